@@ -1,0 +1,1 @@
+"""Reference attention, cache modes, comparison and attribution."""

@@ -1,0 +1,1 @@
+"""Contract rules: one file per rule, discovered from this package."""
