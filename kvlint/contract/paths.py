@@ -1,0 +1,123 @@
+"""Path conditions: tests that choose between values, and what a set of them implies."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from .tri import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Cond:
+    """An atomic test on a run-time value.
+
+    Attributes:
+        kind: "truth" (is truthy), "none" (is None), "eq" (equals ``const``), "lt"/"le" (less than
+            ``const``), "isinstance" (of the type named ``const``) or "opaque".
+        key: identity of the value that is tested.
+        const: the constant it is compared with.
+        label: the test as the source writes it, for messages.
+    """
+
+    kind: str
+    key: Hashable
+    const: Hashable = None
+    label: str = field(default="", compare=False)
+    place: Place | None = field(default=None, compare=False)
+
+
+Assumptions = dict[Cond, bool]
+
+
+def decide(cond: Cond, assumed: Assumptions) -> bool | None:
+    """The value of ``cond`` under the assumptions, or None when they leave it open."""
+    direct = assumed.get(cond)
+    if direct is not None:
+        return direct
+    if cond.kind == "opaque":
+        return None
+    for other, holds in assumed.items():
+        if other.key == cond.key and other.kind != "opaque":
+            implied = _implied(other, holds, cond)
+            if implied is not None:
+                return implied
+    return None
+
+
+def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
+    """``assumed`` extended by ``more``, or None when they contradict each other."""
+    result = dict(assumed)
+    for cond, holds in more:
+        known = decide(cond, result)
+        if known is None:
+            result[cond] = holds
+        elif known != holds:
+            return None
+    return result
+
+
+def _implied(other: Cond, holds: bool, cond: Cond) -> bool | None:
+    """What ``other == holds`` says about ``cond`` on the same value."""
+    value = _pinned(other, holds)
+    if value is not _OPEN:
+        return _evaluate(cond, value)
+    if other.kind == "truth":
+        if holds:
+            # A truthy value is neither None nor a falsy constant.
+            if cond.kind == "none" or (cond.kind == "eq" and not cond.const):
+                return False
+        elif (cond.kind == "eq" and cond.const) or cond.kind == "isinstance":
+            return False if cond.kind == "eq" else None
+    if other.kind == "none" and not holds:
+        return None
+    if other.kind in ("lt", "le") and cond.kind in ("lt", "le", "eq"):
+        return _order(other, holds, cond)
+    if other.kind == "eq" and holds is False:
+        return None
+    if other.kind == "isinstance" and holds and cond.kind == "none":
+        return False
+    return None
+
+
+_OPEN = object()
+
+
+def _pinned(cond: Cond, holds: bool) -> object:
+    """The value itself when the condition fixes it."""
+    if cond.kind == "eq" and holds:
+        return cond.const
+    if cond.kind == "none" and holds:
+        return None
+    return _OPEN
+
+
+def _evaluate(cond: Cond, value: object) -> bool | None:
+    if cond.kind == "truth":
+        return bool(value)
+    if cond.kind == "none":
+        return value is None
+    if cond.kind == "eq":
+        return value == cond.const
+    if cond.kind in ("lt", "le") and isinstance(value, (int, float)) and isinstance(cond.const, (int, float)):
+        return value < cond.const if cond.kind == "lt" else value <= cond.const
+    return None
+
+
+def _order(other: Cond, holds: bool, cond: Cond) -> bool | None:
+    """Interval reasoning on ``x < c`` / ``x <= c`` facts."""
+    a, b = other.const, cond.const
+    if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+        return None
+    if holds:  # x < a or x <= a
+        if cond.kind == "lt":
+            return True if (a < b or (a == b and other.kind == "lt")) else None
+        if cond.kind == "le":
+            return True if a <= b else None
+        return False if b > a or (b == a and other.kind == "lt") else None
+    # x >= a or x > a
+    if cond.kind == "lt":
+        return False if b <= a else None
+    if cond.kind == "le":
+        return False if b < a or (b == a and other.kind == "le") else None
+    return False if b < a or (b == a and other.kind == "le") else None
