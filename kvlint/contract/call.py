@@ -20,6 +20,7 @@ from .values import (
     Const,
     Content,
     DType,
+    Join,
     LengthForm,
     Number,
     Polarity,
@@ -119,7 +120,18 @@ class Arg:
     @cached_property
     def options(self) -> tuple[Value, ...]:
         """Every value the argument can have here, without choices."""
-        return tuple(item for _, item in leaves(self.value, self.call.assumed))
+        found: list[Value] = []
+        pending = [item for _, item in leaves(self.value, self.call.assumed)]
+        while pending:
+            item = pending.pop(0)
+            if isinstance(item, Join):
+                for option in item.options:
+                    pending.extend(leaf for _, leaf in leaves(option, self.call.assumed))
+                if len(pending) > MAX_ALTERNATIVES:
+                    return (Unknown(("many", id(item)), self.name, "it has too many alternatives"),)
+            elif item not in found or isinstance(item, (Tensor, Sequence)):
+                found.append(item)
+        return tuple(found)
 
     def ask(self, question: Callable[[Value], Fact[T]]) -> Fact[T]:
         """Joins the answers about every alternative."""
@@ -402,6 +414,20 @@ class Arg:
         return self.test(question)
 
     @cached_property
+    def padding(self) -> Fact[Num]:
+        """How many elements the last axis was padded by before the tensor got here."""
+
+        def question(value: Value) -> Fact[Num]:
+            if isinstance(value, Tensor) and value.padding is not None:
+                return Fact.of(
+                    value.padding,
+                    Note(f"the last axis of {self.name} is padded by {value.padding.label}", value.place),
+                )
+            return Fact.unknown(f"whether {self.name} is padded is not known", value.place)
+
+        return self.ask(question)
+
+    @cached_property
     def copied(self) -> Tri:
         """Whether the tensor is a copy of the caller's cache, so that an in-place write is lost."""
 
@@ -481,11 +507,31 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A keyword the schema does not have."""
+    """A keyword the schema does not have; ``value`` tells on which paths it is passed."""
 
     name: str
     certain: bool
     place: Place | None
+    value: Value = ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What the code does with the result of a call. Fields that are None are not known.
+
+    Attributes:
+        dropped: True when the result is thrown away (the call is a statement of its own).
+        unpacked: number of names the result is unpacked into, when it is unpacked right there and no
+            name is starred.
+        read: where each element is read first, by position, for a result that is unpacked or indexed
+            and whose elements can be followed; an element that is never read is missing.
+        whole: where the result itself is used as one tensor (``op(...).view(...)``, ``op(...) + x``).
+    """
+
+    dropped: bool | None = None
+    unpacked: int | None = None
+    read: Mapping[int, Place] | None = None
+    whole: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +578,7 @@ def bind(
         if not passed:
             continue
         if name not in values:
-            unexpected.append(Keyword(name, len(passed) == len(options), place))
+            unexpected.append(Keyword(name, len(passed) == len(options), place, value))
             continue
         if name in filled:
             duplicate.append(name)
@@ -557,6 +603,7 @@ class Call:
     place: Place | None
     assumed: Assumptions = field(default_factory=dict)
     scope: Scope | None = None
+    use: Use = Use()
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property
@@ -566,7 +613,7 @@ class Call:
 
     def under(self, assumed: Assumptions) -> Call:
         """The same call under more assumptions."""
-        return Call(self.operator, self.binding, self.target, self.place, assumed, self.scope)
+        return Call(self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use)
 
     def has(self, role: str) -> bool:
         """Whether this operator has a parameter with the role."""
@@ -756,4 +803,4 @@ class Scope:
     place: Place | None = None
 
 
-__all__ = ["Arg", "Binding", "Call", "Cond", "Event", "Keyword", "Scope", "Target", "bind", "leaves"]
+__all__ = ["Arg", "Binding", "Call", "Cond", "Event", "Keyword", "Scope", "Target", "Use", "bind", "leaves"]

@@ -201,7 +201,8 @@ def _verdicts(result: Iterable[Verdict] | Verdict) -> list[Verdict]:
 
 def _worlds(call: Call) -> list[Assumptions]:
     worlds: list[Assumptions] = []
-    for value in call.binding.values.values():
+    extra = (keyword.value for keyword in call.binding.unexpected)
+    for value in (*call.binding.values.values(), *extra):
         options = leaves(value, call.assumed)
         if len(options) > 1:
             worlds.extend(world for world, _ in options if world not in worlds)

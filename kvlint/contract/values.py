@@ -145,6 +145,7 @@ class Tensor(Value):
         copied: when the data is a copy of a caller's tensor: what made it. A write to it is lost.
         device: "cpu", "npu", or None.
         fault: why building it raises, when it does.
+        padding: how many elements its last axis was padded by (``F.pad``); None when that is not visible.
     """
 
     key: Hashable = field(compare=True)
@@ -158,6 +159,7 @@ class Tensor(Value):
     copied: Note | None = field(default=None, compare=False)
     device: str | None = field(default=None, compare=False)
     fault: Note | None = field(default=None, compare=False)
+    padding: Num | None = field(default=None, compare=False)
     reason: str = field(default="", compare=False)
 
 
@@ -188,6 +190,14 @@ class Choice(Value):
     cond: Cond
     yes: Value
     no: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Value):
+    """One of several values, by something that is no test the source spells out: which method ran
+    last, whether a loop ran. Facts hold when every option agrees; an option alone proves nothing."""
+
+    options: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
