@@ -427,6 +427,26 @@ class Arg:
 
         return self.ask(question)
 
+    @property
+    def repeated(self) -> Fact[Hashable]:
+        """By which counts the rows were repeated (``repeat_interleave``)."""
+        return self._content(lambda content: content.repeated, "how often each row is repeated")
+
+    @cached_property
+    def joined(self) -> Fact[tuple[int, int]]:
+        """Axis and number of parts of a tensor that is a concatenation."""
+
+        def question(value: Value) -> Fact[tuple[int, int]]:
+            if isinstance(value, Tensor) and value.joined is not None:
+                axis, parts = value.joined
+                return Fact.of(
+                    value.joined,
+                    Note(f"{self.name} joins {parts} tensors along axis {axis}", value.place),
+                )
+            return Fact.unknown(f"whether {self.name} is a concatenation is not known", self.place)
+
+        return self.ask(question)
+
     @cached_property
     def copied(self) -> Tri:
         """Whether the tensor is a copy of the caller's cache, so that an in-place write is lost."""

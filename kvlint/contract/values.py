@@ -67,6 +67,7 @@ class Content:
         slots: "token" for one slot per token, "block" for one entry per block.
         slot_block: block size in ``table * block + pos % block``, when that formula built it.
         values: the integers, when all are known.
+        repeated: identity of the counts when every row was repeated that often (``repeat_interleave``).
     """
 
     fill: bool | int | float | None = None
@@ -78,6 +79,7 @@ class Content:
     slots: str | None = None
     slot_block: Num | None = None
     values: tuple[int, ...] | None = None
+    repeated: Hashable = None
 
 
 NO_CONTENT = Content()
@@ -146,6 +148,7 @@ class Tensor(Value):
         device: "cpu", "npu", or None.
         fault: why building it raises, when it does.
         padding: how many elements its last axis was padded by (``F.pad``); None when that is not visible.
+        joined: axis and number of parts when it is a concatenation; dropped when the axes are rearranged.
     """
 
     key: Hashable = field(compare=True)
@@ -160,6 +163,7 @@ class Tensor(Value):
     device: str | None = field(default=None, compare=False)
     fault: Note | None = field(default=None, compare=False)
     padding: Num | None = field(default=None, compare=False)
+    joined: tuple[int, int] | None = field(default=None, compare=False)
     reason: str = field(default="", compare=False)
 
 
