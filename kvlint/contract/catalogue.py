@@ -166,7 +166,7 @@ V1_TO_V2: Final[Mapping[str, str | None]] = MappingProxyType({
     **{name: name for name in (
         "query", "key", "value", "query_rope", "key_rope", "pse_shift", "atten_mask", "block_table",
         "num_key_value_heads", "pre_tokens", "next_tokens", "input_layout", "sparse_mode", "inner_precise",
-        "block_size", "workspace", "attention_out", "softmax_lse")},
+        "block_size", "workspace", "out")},
     "actual_seq_lengths": "actual_seq_qlen",
     "actual_seq_lengths_kv": "actual_seq_kvlen",
     "num_heads": "num_query_heads",
@@ -224,7 +224,8 @@ def _parse(schema: str, namespace: str, entry: Entry, carriers: tuple[str, ...])
             required=default is None,
             default=REQUIRED if default is None else _default(kind, default),
             role=role_of(entry, match["name"]),
-            mutated="!" in kind,
+            # Several outputs are registered as one list, which carries no alias annotation.
+            mutated="!" in kind or kind == "Tensor[]" and match["name"] == "out",
         ))
     return Operator(name, overload, namespace, entry.family, entry.version, tuple(params),
                     _result_count(results), carriers, schema)

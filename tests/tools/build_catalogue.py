@@ -66,6 +66,19 @@ def normalise(schema: str) -> str:
     return schema.strip()
 
 
+def registered(schema: str) -> str:
+    """The schema that the code generator registers for a YAML entry, which is the one that a call must match.
+
+    It renames ``self`` to ``input``, and folds two or more output arguments into one list named ``out``.
+    """
+    head, arguments, results = re.fullmatch(r"([^(]+)\((.*)\) -> (.*)", schema).groups()  # type: ignore[union-attr]
+    outputs = re.findall(r", Tensor\(\w!\) \w+(?=,|$)", arguments) if head.endswith("out") else []
+    if len(outputs) > 1:
+        arguments = arguments.removesuffix("".join(outputs)) + ", Tensor[] out"
+        results = f"({', '.join(['Tensor'] * len(outputs))})"
+    return re.sub(r"\bself\b(?=,|\))", "input", f"{head}({arguments}) -> {results}")
+
+
 def packet(schema: str) -> str:
     return re.split(r"[.(]", schema, maxsplit=1)[0]
 
@@ -76,7 +89,7 @@ def yaml_schemas(text: str) -> Iterator[str]:
     for entries in sections.values():
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and "(" in entry.get("func", ""):
-                yield normalise(entry["func"])
+                yield registered(normalise(entry["func"]))
 
 
 def library_schemas(binary: bytes) -> Iterator[str]:

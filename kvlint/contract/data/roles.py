@@ -31,7 +31,7 @@ _ATTENTION: Mapping[str, str] = {
     "attention_mode": "attention_mode",
     "sparse_indices": "sparse_indices", "topk_indices": "sparse_indices",
     "workspace": "workspace",
-    "attention_out": "out", "attention_score": "out", "softmax_lse": "lse_out",
+    "out": "out",
     "dequant_scale_query": "query_quant_scale", "query_dequant_scale": "query_quant_scale",
     "query_quant_mode": "query_quant_mode",
     "key_antiquant_scale": "key_quant_scale", "dequant_scale_key": "key_quant_scale",
@@ -80,7 +80,7 @@ _CACHE: Mapping[str, str] = {
     "page_block_size": "block_size",
     "cache_mode": "cache_mode", "cos": "cos", "sin": "sin", "epsilon": "epsilon",
     "input_layout": "layout",
-    "self": "data", "indices": "indices", "updates": "updates", "axis": "axis", "dim": "axis",
+    "input": "data", "indices": "indices", "updates": "updates", "axis": "axis", "dim": "axis",
 }
 
 FAMILY_ROLES: Mapping[str, Mapping[str, str]] = {
