@@ -614,7 +614,8 @@ class Call:
     """One operator call under a set of path assumptions.
 
     ``arg(role)`` gives the argument that plays a role, whatever this operator calls it; for an
-    operator without the role it is an argument that is absent with a default of None.
+    operator without the role it is an argument that is absent with a default of None. ``trail`` tells
+    through which calls the function was entered, when the arguments come from a known caller.
     """
 
     operator: Operator
@@ -624,6 +625,7 @@ class Call:
     assumed: Assumptions = field(default_factory=dict)
     scope: Scope | None = None
     use: Use = Use()
+    trail: tuple[Note, ...] = ()
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property
@@ -633,7 +635,7 @@ class Call:
 
     def under(self, assumed: Assumptions) -> Call:
         """The same call under more assumptions."""
-        return Call(self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use)
+        return Call(self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail)
 
     def has(self, role: str) -> bool:
         """Whether this operator has a parameter with the role."""
