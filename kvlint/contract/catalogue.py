@@ -225,7 +225,7 @@ def _parse(schema: str, namespace: str, entry: Entry, carriers: tuple[str, ...])
             default=REQUIRED if default is None else _default(kind, default),
             role=role_of(entry, match["name"]),
             # Several outputs are registered as one list, which carries no alias annotation.
-            mutated="!" in kind or kind == "Tensor[]" and match["name"] == "out",
+            mutated="!" in kind or (kind == "Tensor[]" and match["name"] == "out"),
         ))
     return Operator(name, overload, namespace, entry.family, entry.version, tuple(params),
                     _result_count(results), carriers, schema)
