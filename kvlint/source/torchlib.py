@@ -283,7 +283,8 @@ def _copy_note(tensor: Tensor, text: str, site: Any) -> Note | None:
 
 
 def _view(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
-    base: dict[str, Any] = {"key": (key, tensor.key), "place": site}
+    # The axes of a view are other axes.
+    base: dict[str, Any] = {"key": (key, tensor.key), "place": site, "joined": None}
     base.update(changes)
     return replace(tensor, **base)
 
@@ -1021,7 +1022,8 @@ def _repeat_interleave(tensor: Tensor, args: list[Value], kwargs: Mapping[str, V
     elif own is None and axis == 0:
         shape = None
     content = Content(
-        lengths=tensor.content.lengths if tensor.content.lengths is LengthForm.PER_SEQUENCE else None
+        lengths=tensor.content.lengths if tensor.content.lengths is LengthForm.PER_SEQUENCE else None,
+        repeated=key_of(repeats) if repeats is not None and axis in (None, 0) else None,
     )
     key = ("repeat_interleave", key_of(repeats) if repeats is not None else None, axis)
     return _derived(
@@ -1274,7 +1276,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         changed[axis] = total
         shape = tuple(changed)
     dtypes = known[0].dtypes if all(p.dtypes == known[0].dtypes for p in known) else None
-    return _fresh(
+    result = _fresh(
         ("cat", axis, *(p.key for p in known)),
         "torch.cat(...)",
         site,
@@ -1283,6 +1285,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         Content(),
         known[0].device,
     )
+    return replace(result, joined=(axis, len(known)) if axis is not None and len(known) > 1 else None)
 
 
 def _stack(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
