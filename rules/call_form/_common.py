@@ -5,11 +5,17 @@ from __future__ import annotations
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator, variants
 from kvlint.contract.num import Num
+from kvlint.contract.paths import Cond, decide
 from kvlint.contract.rule import Rule
 from kvlint.contract.tri import NO, YES, Fact, Note, Tri, tri
+from kvlint.contract.values import Absent, Const, Unknown, Value
 
 INFERENCE = ("fia", "pfa", "ifa")
 """The inference operators that share one tiling code and most obligations."""
+
+
+RANKS = {"BSH": 3, "SBH": 3, "TND": 3, "NTD": 3, "NSD": 3, "BSND": 4, "BNSD": 4}
+"""Number of axes of an unpaged tensor in each layout (contract 1.4)."""
 
 
 class RunRule(Rule):
@@ -23,6 +29,36 @@ class RunRule(Rule):
 def repeats_arguments(operator: Operator) -> bool:
     """Whether this is a workspace or shape query with the arguments of the real call."""
     return operator.name.split(".")[0].endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
+
+
+def meant(arg: Arg) -> Tri:
+    """Whether the author means to pass something other than None.
+
+    A value that is only passed on, and may be None for other callers, counts: what else the call says is
+    there for the callers that give it.
+    """
+    if not arg.present.unknown or arg.given.unknown:
+        return arg.present
+
+    def question(value: Value) -> Tri:
+        if not isinstance(value, Unknown):
+            return NO if isinstance(value, (Absent, Const)) else YES
+        assumed = arg.call.assumed
+        if decide(Cond("none", value.key), assumed) or decide(Cond("truth", value.key), assumed) is False:
+            return NO
+        return tri(True, Note(f"{arg.name} is {value.label}", value.place))
+
+    return arg.test(question)
+
+
+def paged(call: Call) -> Tri:
+    """Whether the call reads its keys through a block table, as its author means it."""
+    return meant(call.arg("block_table"))
+
+
+def rope(call: Call) -> Tri:
+    """Whether the author means to pass the rope parts of MLA separately."""
+    return meant(call.arg("query_rope")) | meant(call.arg("key_rope"))
 
 
 def decode_engine(call: Call) -> Tri:
@@ -74,14 +110,16 @@ def whole(fact: Fact[Num]) -> int | None:
 
 def head_dim(call: Call, arg: Arg) -> Fact[Num]:
     """D of an unpaged or paged key or value (contract 1.4): folded layouts are divided by the KV heads."""
-    rank = arg.rank
+    rank, in_blocks = arg.rank, paged(call)
     if not rank.known:
         return Fact(None, rank.notes)
-    if call.paged.unknown or call.layout.values is None:
-        return Fact(None, (*call.paged.notes, *call.layout.notes))
-    folded = call.query_layout.among(("BSH", "SBH")) if call.paged.no else tri(rank.value == 3)
+    if in_blocks.unknown or not call.query_layout.known:
+        return Fact(None, (*in_blocks.notes, *call.layout.notes))
+    if in_blocks.no and rank.value != RANKS.get(call.query_layout.value):
+        return Fact.unknown(f"{arg.name} does not have the axes of the layout", arg.place)
+    folded = call.query_layout.among(("BSH", "SBH")) if in_blocks.no else tri(rank.value == 3)
     last = arg.dim(-1)
-    if call.paged.yes and rank.value == 5:
+    if in_blocks.yes and rank.value == 5:
         inner = arg.dim(2)
         if not (inner.known and last.known):
             return Fact(None, (*inner.notes, *last.notes))

@@ -7,7 +7,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import YES, Fact, Note, Tri
 
-from ._common import RunRule
+from ._common import RunRule, rope, whole
 from .scale_not_head_dim import close
 
 ABSORBED = ("npu_sparse_flash_attention", "_npu_paged_attention_mla", "npu_multi_head_latent_attention")
@@ -106,12 +106,12 @@ class AbsorbedScale(RunRule):
         """Compares the scale with the wrong forms."""
         scale = call.arg("scale")
         always = call.operator.name.split(".")[0] in ABSORBED
-        split = YES if always else call.rope
+        split = YES if always else rope(call)
         if split.no or scale.given.no:
             return NOT_APPLICABLE
         factor = scale.number
         dim = call.arg("query").dim(-1) if always else call.head_dim
-        absorbed = always or call.absorbed.yes
+        absorbed = always or whole(dim) == 512
         if split.unknown or not factor.known:
             return undecided(split, *factor.notes)
         for wrong, what in _wrong_forms(dim, call.arg("query_rope").dim(-1), absorbed):
@@ -125,13 +125,13 @@ class AbsorbedScale(RunRule):
         return undecided(Tri(None, (*dim.notes, Note("the head dim of the model is not visible here"))))
 
 
-def _wrong_forms(dim: Fact[Num], rope: Fact[Num], absorbed: bool) -> list[tuple[Num, str]]:
+def _wrong_forms(dim: Fact[Num], rotary: Fact[Num], absorbed: bool) -> list[tuple[Num, str]]:
     found: list[tuple[Num, str]] = []
-    whole = "the width of the absorbed query with its rope part"
+    joint = "the width of the absorbed query with its rope part"
     if absorbed:
-        found += [(Num.of(576), whole), (Num.of(512), "the width of the absorbed query")]
-        if dim.known and rope.known:
-            found.append((dim.value + rope.value, whole))
+        found += [(Num.of(576), joint), (Num.of(512), "the width of the absorbed query")]
+        if dim.known and rotary.known:
+            found.append((dim.value + rotary.value, joint))
     if dim.known:
         found.append((dim.value, "query's own last axis, which leaves out the rope part or is absorbed"))
     return found

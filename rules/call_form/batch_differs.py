@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, differ
+from ._common import RunRule, differ, paged
 
 BATCH_AXIS = {"BSH": 0, "BSND": 0, "BNSD": 0, "SBH": 1}
 
@@ -79,7 +79,7 @@ class BatchDiffers(RunRule):
             ~differ(theirs, mine),
             f"key has batch {theirs.value.label if theirs.known else '?'},"
             f" query has {mine.value.label if mine.known else '?'}",
-            when=~call.paged,
+            when=~paged(call),
             at=key,
             fix="Cut or expand key and value to the batch of query.",
         )

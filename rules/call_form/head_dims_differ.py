@@ -9,7 +9,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Fact, Tri
 
-from ._common import RunRule, differ, head_dim, whole
+from ._common import RunRule, differ, head_dim, rope, whole
 
 
 class HeadDimsDiffer(RunRule):
@@ -92,10 +92,10 @@ class HeadDimsDiffer(RunRule):
         folded = call.query_layout.among(("BSH", "SBH"))
         heads = call.arg("q_heads")
         counted = heads.given.yes and (call.arg("kv_heads").given.yes or not call.has("kv_heads"))
-        if call.rope.yes or (unpacked.no and not training) or (not folded.no and not counted):
+        if rope(call).yes or (unpacked.no and not training) or (not folded.no and not counted):
             yield NOT_APPLICABLE
             return
-        when = ~call.rope & (unpacked if not training else Tri(True))
+        when = ~rope(call) & (unpacked if not training else Tri(True))
         if training and not folded.no:
             yield undecided(*folded.notes)
             return

@@ -61,7 +61,7 @@ class HeadsDifferFromQuery(RunRule):
             q = x.view(64, 8, 128)
             torch_npu.npu_fusion_attention(
                 q, q, q,
-                4,  # KV105
+                16,  # KV105
                 "TND", scale=0.1, actual_seq_qlen=ends, actual_seq_kvlen=ends)
         """,
     }

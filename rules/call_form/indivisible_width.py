@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 
-from ._common import RunRule, whole
+from ._common import RunRule, paged, whole
 
 
 class IndivisibleWidth(RunRule):
@@ -74,12 +74,12 @@ class IndivisibleWidth(RunRule):
             ("query", call.arg("q_heads"), call.heads),
             ("key", call.arg("kv_heads"), call.kv_heads),
         ):
-            if count.given.no or (role == "key" and call.paged.yes):
+            if count.given.no or (role == "key" and paged(call).yes):
                 continue
             width, number = call.arg(role).dim(-1), counts
             size, heads = whole(width), whole(number)
-            if size is None or heads is None or heads < 1 or not folded.yes or call.paged.unknown:
-                yield undecided(folded, call.paged, *width.notes, *number.notes)
+            if size is None or heads is None or heads < 1 or not folded.yes:
+                yield undecided(folded, *width.notes, *number.notes)
             elif size % heads:
                 yield violated(
                     f"{role} is {size} wide, which is no multiple of {count.name}={heads}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import INFERENCE, RunRule, differ
+from ._common import INFERENCE, RunRule, differ, paged
 
 
 class KvHeadsDifferFromKey(RunRule):
@@ -75,7 +75,7 @@ class KvHeadsDifferFromKey(RunRule):
         given = call.arg("kv_heads")
         if given.given.no or given.constant.equals(0).yes or call.query_layout.among(("BNSD", "BSND")).no:
             return NOT_APPLICABLE
-        if call.paged.yes:
+        if paged(call).yes:
             return NOT_APPLICABLE
         axis, told = call.key_heads_axis, given.number
         seen = axis.value.label if axis.known else "?"
@@ -83,7 +83,7 @@ class KvHeadsDifferFromKey(RunRule):
         return require(
             ~differ(axis, told),
             f"{given.name} is {shown}, but key has {seen} heads",
-            when=given.given & ~call.paged & call.query_layout.among(("BNSD", "BSND")),
+            when=given.given & ~paged(call) & call.query_layout.among(("BNSD", "BSND")),
             at=given,
             fix=f"Pass {given.name}={seen}.",
         )

@@ -8,9 +8,7 @@ from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 
-from ._common import RunRule
-
-RANKS = {"BSH": 3, "SBH": 3, "TND": 3, "NTD": 3, "NSD": 3, "BSND": 4, "BNSD": 4}
+from ._common import RANKS, RunRule, paged
 
 
 class LayoutRank(RunRule):
@@ -108,7 +106,7 @@ class LayoutRank(RunRule):
                 fits,
                 f"{arg.name} has {rank.get(0)} axes, but input_layout is"
                 f" {call.layout.get('')!r}, which has {wanted.get(None)}",
-                when=None if role == "query" else ~call.paged,
+                when=None if role == "query" else ~paged(call),
                 at=arg,
                 fix="Pass the layout of the tensors, or reshape them.",
             )

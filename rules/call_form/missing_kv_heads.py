@@ -7,7 +7,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, require, violated
 from kvlint.contract.tri import NO, Fact, Note, Tri, tri
 
-from ._common import decode_engine, differ
+from ._common import decode_engine, differ, paged
 
 
 class MissingKvHeads(Rule):
@@ -141,18 +141,18 @@ class MissingKvHeads(Rule):
 def _packed(call: Call, left_out: Tri) -> Verdict:
     """TND and NTD: only a paged 3-D cache needs the argument for its head count."""
     given = call.arg("kv_heads")
-    if call.paged.no or decode_engine(call).yes:
+    if paged(call).no or decode_engine(call).yes:
         return NOT_APPLICABLE
     rank = call.arg("key").rank
     if rank.known and rank.value != 3:
         return require(
             ~_kept_apart(call, call.arg("key").dim(1), call.heads),
             f"{given.name} is left out, but the paged cache has another number of heads than query",
-            when=left_out & call.paged,
+            when=left_out & paged(call),
             at=given if given.given.yes else call.place,
             fix=f"Pass {given.name}.",
         )
-    needed = left_out & call.paged & rank.equals(3) & ~decode_engine(call)
+    needed = left_out & paged(call) & rank.equals(3) & ~decode_engine(call)
     if needed.yes:
         return violated(
             f"{given.name} is left out, but a 3-D paged cache in {call.query_layout.get('TND')} needs it:"
@@ -168,12 +168,13 @@ def _heads_of_key(call: Call, told: Fact[Num]) -> Fact[Num]:
     """How many heads key holds, by its shape."""
     key, query = call.arg("key"), call.arg("query")
     layout = call.query_layout
-    if layout.values is None or call.paged.unknown:
-        return Fact(None, (*layout.notes, *call.paged.notes))
+    in_blocks = paged(call)
+    if layout.values is None or in_blocks.unknown:
+        return Fact(None, (*layout.notes, *in_blocks.notes))
     rank = key.rank
-    if call.paged.yes and rank.known and rank.value > 3:
+    if in_blocks.yes and rank.known and rank.value > 3:
         return key.dim(1)
-    folded = tri(rank.get(0) == 3) if call.paged.yes else layout.among(("BSH", "SBH"))
+    folded = tri(rank.get(0) == 3) if in_blocks.yes else layout.among(("BSH", "SBH"))
     if folded.no:
         return call.key_heads_axis
     # Width over head dim, the latter from query: only this is known of a folded key.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 
-from ._common import RunRule, head_dim, whole
+from ._common import RunRule, head_dim, rope, whole
 
 KNOWN = ((64, 64, 64), (128, 128, 128), (192, 192, 128), (192, 192, 192), (256, 256, 256))
 """Head dims of query, key and value without rope parts; 256 since CANN 9.0."""
@@ -71,11 +71,11 @@ class PackedHeadDim(RunRule):
 
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges what is constant of the three head dims."""
-        if call.packed.no or call.rope.yes or call.target.cann_at_least("9.1").yes:
+        if call.packed.no or rope(call).yes or call.target.cann_at_least("9.1").yes:
             yield NOT_APPLICABLE
             return
-        if call.packed.unknown or call.rope.unknown:
-            yield undecided(call.packed, call.rope)
+        if call.packed.unknown or rope(call).unknown:
+            yield undecided(call.packed, rope(call))
             return
         dims = (call.head_dim, head_dim(call, call.arg("key")), head_dim(call, call.arg("value")))
         sizes = tuple(whole(dim) for dim in dims)

@@ -9,7 +9,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Note, Tri
 
-from ._common import RunRule
+from ._common import RunRule, rope
 
 
 class ScaleNotHeadDim(RunRule):
@@ -92,11 +92,11 @@ class ScaleNotHeadDim(RunRule):
     def check(self, call: Call) -> Verdict:
         """Compares the scale with 1/sqrt of D, of D / heads and of D * heads."""
         scale = call.arg("scale")
-        if scale.given.no or call.rope.yes:
+        if scale.given.no or rope(call).yes:
             return NOT_APPLICABLE
         factor, dim = scale.number, call.head_dim
-        if not (factor.known and dim.known) or call.rope.unknown:
-            return undecided(call.rope, *factor.notes, *dim.notes)
+        if not (factor.known and dim.known):
+            return undecided(*factor.notes, *dim.notes)
         if close(factor.value, dim.value.power(-0.5)):
             return PROVED
         for count in (call.heads, call.kv_heads):

@@ -9,7 +9,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import PROVED, Confidence, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Fact
 
-from ._common import INFERENCE, RunRule, decode_engine, whole
+from ._common import INFERENCE, RunRule, decode_engine, paged, whole
 
 
 class SizeOverLimit(RunRule):
@@ -73,7 +73,7 @@ class SizeOverLimit(RunRule):
             return
         yield _within(query, call.batch, 65536, "sequences")
         yield _within(query, call.query_length, 20971520, "query tokens")
-        if call.paged.no:
+        if paged(call).no:
             limit = 262144 if decode_engine(call).yes else 20971520
             yield _within(key, call.key_length, limit, "keys")
 

@@ -7,7 +7,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Fact
 
-from ._common import INFERENCE, RunRule, decode_engine, whole
+from ._common import INFERENCE, RANKS, RunRule, decode_engine, rope, whole
 
 
 class UnevenHeadGroups(RunRule):
@@ -70,16 +70,14 @@ class UnevenHeadGroups(RunRule):
 
     def check(self, call: Call) -> Verdict:
         """Judges constant counts."""
-        if call.rope.yes or call.arg("q_heads").given.no:
+        if rope(call).yes or call.arg("q_heads").given.no:
             return NOT_APPLICABLE
         heads = whole(call.heads)
         told = call.arg("kv_heads")
-        groups: Fact[Num] = call.kv_heads if call.has("kv_heads") else call.key_heads_axis
+        groups: Fact[Num] = call.kv_heads if call.has("kv_heads") else _key_heads(call)
         kv = whole(groups)
         at = told if told.given.yes else call.arg("q_heads")
         notes = (*call.heads.notes, *groups.notes)
-        if call.rope.unknown:
-            return undecided(call.rope)
         if heads is not None and heads > 256 and not decode_engine(call).yes:
             return violated(f"{heads} query heads are more than 256", call.arg("q_heads"), notes)
         if heads is None or kv is None or heads < 1 or kv < 1:
@@ -91,3 +89,11 @@ class UnevenHeadGroups(RunRule):
         if call.operator.family in INFERENCE and heads // kv > 64:
             return violated(f"{heads // kv} query heads share one KV head, the operator takes 64", at, notes)
         return PROVED
+
+
+def _key_heads(call: Call) -> Fact[Num]:
+    """The heads of key where its axes are those of the layout."""
+    rank, layout = call.arg("key").rank, call.query_layout
+    if rank.known and layout.known and rank.value == RANKS.get(layout.value):
+        return call.key_heads_axis
+    return Fact(None, (*rank.notes, *layout.notes))

@@ -16,8 +16,8 @@ class UnsupportedHeadDim(RunRule):
     """A head dim that the operator does not take.
 
     ## What it does
-    For a constant head dim (for BSH the width divided by the told heads), checks that it is at most 512, and a
-    multiple of 16 where the prefill engine serves the call. npu_fusion_attention takes up to 768.
+    For a constant head dim (for BSH the width divided by the told heads), checks that it is at most 512, and
+    a multiple of 16 where the prefill engine serves the call. npu_fusion_attention takes up to 768.
 
     ## Why it is wrong
     Tiling rejects the call. A head dim that looks unfamiliar in the message usually means a wrong head count.

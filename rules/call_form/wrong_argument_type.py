@@ -133,6 +133,9 @@ def _fits(arg: Arg, value: Value) -> Tri:
         if value.is_tensor and kind == "str":
             return tri(False, note)
         return Tri(None, (Note(f"{value.label}: {value.reason}", value.place),))
+    if isinstance(value, Number):
+        # Arithmetic with an unknown operand may be that of a tensor.
+        return Tri(None, (note,))
     if kind not in ("Tensor", "int", "float", "bool", "str"):
         return YES
     if many:
@@ -144,8 +147,6 @@ def _fits(arg: Arg, value: Value) -> Tri:
     if isinstance(value, (Sequence, DType)):
         # A dtype is an int to the dispatcher.
         return tri(isinstance(value, DType) and kind == "int", note)
-    if isinstance(value, Number):
-        return tri(kind != "str", note) if kind != "int" else Tri(None, (note,))
     return tri(_constant_fits(kind, value), note)
 
 
@@ -167,7 +168,7 @@ def _fits_list(kind: str, value: Value, note: Note) -> Tri:
         return tri(False, note) if kind == "int" and wrong else YES
     if isinstance(value, Tensor):
         return YES
-    return tri(False, note) if isinstance(value, (Const, Number)) else Tri(None, (note,))
+    return tri(False, note) if isinstance(value, Const) else Tri(None, (note,))
 
 
 def _schema_type(arg: Arg) -> tuple[str, bool, bool]:
