@@ -546,12 +546,16 @@ class Use:
         read: where each element is read first, by position, for a result that is unpacked or indexed
             and whose elements can be followed; an element that is never read is missing.
         whole: where the result itself is used as one tensor (``op(...).view(...)``, ``op(...) + x``).
+        touched: where an element is first computed with (attribute, index, arithmetic, argument of a
+            torch function), by position; one that is only returned or passed on is missing, and so is one
+            whose name is bound more than once.
     """
 
     dropped: bool | None = None
     unpacked: int | None = None
     read: Mapping[int, Place] | None = None
     whole: Place | None = None
+    touched: Mapping[int, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

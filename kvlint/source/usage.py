@@ -42,6 +42,14 @@ class Usage:
                 found.setdefault(node.value, []).append(node)
         return found
 
+    @cached_property
+    def _stores(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for node in self._order:
+            if isinstance(node, cst.Name) and self._stored(node):
+                found.setdefault(node.value, []).append(node)
+        return found
+
     def _is_label(self, node: cst.Name) -> bool:
         parent = self._parents.get(node)
         return (
@@ -93,14 +101,44 @@ class Usage:
         if any(isinstance(e, cst.StarredElement) for e in target.elements):
             return Use(dropped=False)
         read: dict[int, Place] = {}
+        touched: dict[int, Place] = {}
         for index, element in enumerate(target.elements):
             if isinstance(element.value, cst.Name):
                 first = self._first_read(element.value.value, element.value)
                 if first is not None:
                     read[index] = first
+                computed = self._first_touch(element.value)
+                if computed is not None:
+                    touched[index] = computed
             else:
                 read[index] = Site(self.chunk, element)
-        return Use(dropped=False, unpacked=len(target.elements), read=read)
+        return Use(dropped=False, unpacked=len(target.elements), read=read, touched=touched)
+
+    def _first_touch(self, target: cst.Name) -> Place | None:
+        """Where a name that is bound once is first computed with."""
+        if len(self._stores.get(target.value, [])) > 1:
+            return None
+        for node in self._reads.get(target.value, []):
+            if self._order[node] > self._order[target] and self._computes(node):
+                return Site(self.chunk, node)
+        return None
+
+    def _computes(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is used as a tensor here, not just returned, stored or handed on."""
+        parent = self._parents.get(node)
+        while isinstance(parent, (cst.Element, cst.Tuple, cst.List)):
+            parent = self._parents.get(parent)
+        if isinstance(parent, (cst.Attribute, cst.Subscript)):
+            return parent.value is node
+        if isinstance(parent, (cst.BinaryOperation, cst.UnaryOperation)):
+            return True
+        if isinstance(parent, cst.Arg):
+            call = self._parents.get(parent)
+            name = call.func if isinstance(call, cst.Call) else None
+            while isinstance(name, cst.Attribute):
+                name = name.value
+            return isinstance(name, cst.Name) and name.value in ("torch", "torch_npu")
+        return False
 
     def _first_read(self, name: str, after: cst.CSTNode) -> Place | None:
         reads = self._reads.get(name, [])
