@@ -271,6 +271,8 @@ def _derived(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor
         "strided": None,
         "copied": None,
     }
+    if "shape" in changes:
+        base["padding"] = None
     base.update(changes)
     return replace(tensor, **base)
 
@@ -284,7 +286,7 @@ def _copy_note(tensor: Tensor, text: str, site: Any) -> Note | None:
 
 def _view(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
     # The axes of a view are other axes.
-    base: dict[str, Any] = {"key": (key, tensor.key), "place": site, "joined": None}
+    base: dict[str, Any] = {"key": (key, tensor.key), "place": site, "joined": None, "padding": None}
     base.update(changes)
     return replace(tensor, **base)
 
@@ -1439,6 +1441,10 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         return None
     own = full_shape(tensor)
     shape: tuple[Num | None, ...] | None = None
+    padding: Num | None = None
+    if isinstance(amounts, Sequence) and amounts.items is not None and len(amounts.items) >= 2:
+        before, after = number_of(amounts.items[0]), number_of(amounts.items[1])
+        padding = before + after if before is not None and after is not None else None
     if (
         own is not None
         and isinstance(amounts, Sequence)
@@ -1458,6 +1464,7 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         shape=shape,
         content=Content(),
         label=f"pad({tensor.label})",
+        padding=padding,
     )
 
 
