@@ -95,7 +95,9 @@ class Usage:
             return Use(dropped=False)
         target = assign.targets[0].target
         if isinstance(target, cst.Name):
-            return Use(dropped=False, read=self._indexed_reads(target, assign))
+            return Use(
+                dropped=False, read=self._indexed_reads(target, assign), whole=self._whole_use(target)
+            )
         if not isinstance(target, (cst.Tuple, cst.List)):
             return Use(dropped=False)
         if any(isinstance(e, cst.StarredElement) for e in target.elements):
@@ -120,6 +122,17 @@ class Usage:
             return None
         for node in self._reads.get(target.value, []):
             if self._order[node] > self._order[target] and self._computes(node):
+                return Site(self.chunk, node)
+        return None
+
+    def _whole_use(self, target: cst.Name) -> Place | None:
+        """Where a name is computed with as one tensor before it is bound again."""
+        start = self._order[target]
+        bound = [self._order[n] for n in self._stores.get(target.value, []) if self._order[n] > start]
+        end = min(bound, default=len(self._order))
+        for node in self._reads.get(target.value, []):
+            indexed = isinstance(self._parents.get(node), cst.Subscript)
+            if start < self._order[node] < end and not indexed and self._computes(node):
                 return Site(self.chunk, node)
         return None
 
