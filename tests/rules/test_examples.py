@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.examples import expected, findings, text_of
+from support.examples import expected, findings, reported, text_of
 
 from kvlint.contract.rule import DOC_HEADINGS, Rule, all_rules
 
@@ -24,7 +24,7 @@ HUNDREDS = {
     "quant": 8,
     "noisy": 9,
 }
-CONTRACT_ID = re.compile(r"[A-Z]{1,4}-?\d{2}|[1-4]\.\d{1,2}")
+CONTRACT_ID = re.compile(r"[A-Z]{1,4}-?\d{2}|[0-4]\.\d{1,2}")
 
 
 def examples(kind: str) -> list[object]:
@@ -40,12 +40,18 @@ def rules_with(rule: Rule) -> list[Rule]:
     return [other for other in RULES if other.default or other is rule]
 
 
+def found_in(text: str, rule: Rule) -> dict[tuple[int, str], str]:
+    """What is found in an example; rules about comments only see what is left after suppressions."""
+    about_comments = rule.code.startswith("KV9")
+    return (reported if about_comments else findings)(text, rules_with(rule))
+
+
 @pytest.mark.parametrize(("rule", "source"), examples("bad"))
 def test_bad_example_is_found_where_marked(rule: Rule, source: str) -> None:
     text = text_of(source)
     marked = expected(text)
     assert any(code == rule.code for _, code in marked), f"no line is marked with {rule.code}"
-    found = findings(text, rules_with(rule))
+    found = found_in(text, rule)
     assert set(found) == marked, f"messages: {found}"
 
 
@@ -53,7 +59,7 @@ def test_bad_example_is_found_where_marked(rule: Rule, source: str) -> None:
 def test_ok_example_is_clean(rule: Rule, source: str) -> None:
     text = text_of(source)
     assert not expected(text)
-    assert findings(text, rules_with(rule)) == {}
+    assert found_in(text, rule) == {}
 
 
 @pytest.mark.parametrize("rule", [pytest.param(rule, id=rule.code) for rule in RULES])

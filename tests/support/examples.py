@@ -6,8 +6,13 @@ import re
 from collections.abc import Iterable
 from textwrap import dedent
 
+from kvlint import options
+from kvlint.analysis import Session
+from kvlint.config import Config, Flags
 from kvlint.contract.call import Call, Scope, Target
 from kvlint.contract.rule import Outcome, Rule, Verdict, judge
+from kvlint.discovery import Candidate
+from kvlint.report.model import Result
 from kvlint.source.reader import Project
 
 PRELUDE = "import math, itertools, torch, torch_npu, torchair\n"
@@ -68,3 +73,14 @@ def findings(source: str, rules: Iterable[Rule], target: Target | None = None) -
         for line, rule, verdict in verdicts(source, rules, target)
         if verdict.outcome is Outcome.VIOLATED
     }
+
+
+def reported(source: str, rules: Iterable[Rule]) -> dict[Finding, str]:
+    """The same as a user sees it: after suppression comments, with what is wrong about those."""
+    values = options.defaults()
+    config = Config(Flags({**values, "isolated": True}, "/"))
+    result = Result()
+    session = Session(result, "/", rules=tuple(rules), debug=True)
+    session.check(Candidate("/example.py", "example.py", config.default), source.encode(), True)
+    assert not result.problems
+    return {(finding.spot.line, finding.code): finding.message for finding in result.findings}
