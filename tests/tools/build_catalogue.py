@@ -2,13 +2,17 @@
 
     python tests/tools/build_catalogue.py            # every final and post release
     python tests/tools/build_catalogue.py --check    # fail when the committed file is out of date
+    python tests/tools/build_catalogue.py --verify   # compare the committed file with the compiled libraries
 
 Nothing is imported from a wheel. Only its ZIP directory and the few members that hold schemas are fetched,
 through pip's own session and configuration, so a run costs some tens of megabytes instead of gigabytes:
 
-* the two YAML files with the schemas of the ``npu::`` operators,
+* the two YAML files that the ``npu::`` operators are generated from,
 * ``libop_plugin_atb.so``, whose read-only data holds the ``atb::`` schemas as plain C strings. The aarch64
   build is read: x86_64 compilers inline shorter strings into instructions.
+
+``--verify`` fetches ``libtorch_npu.so`` too (some 1.5 gigabytes in all), whose read-only data holds the
+``npu::`` schemas that are registered.
 """
 from __future__ import annotations
 
@@ -31,12 +35,14 @@ from pip._internal.network.session import PipSession
 from pip._vendor.packaging.utils import parse_wheel_filename
 from pip._vendor.packaging.version import Version
 
+from kvlint.contract.catalogue import operators
 from kvlint.contract.data.roles import ATB, NPU
 
 OUTPUT = Path(__file__).parents[2] / "kvlint" / "contract" / "data" / "schemas.json"
 YAMLS = ("torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml",
          "torch_npu/csrc/aten/npu_native_functions.yaml")
 ATB_LIBRARY = "torch_npu/lib/libop_plugin_atb.so"
+NPU_LIBRARY = "torch_npu/lib/libtorch_npu.so"
 
 # Releases built within two weeks of each other come from one op-plugin branch; the next train is months away.
 TRAIN_GAP = timedelta(days=14)
@@ -46,9 +52,13 @@ OP_PLUGIN_BRANCH = {
     "2026-01": "7.3.0", "2026-04": "26.0.0", "2026-07": "26.1.0",
 }
 
-# Wheels name the parameters of a schema freely spaced; one spelling per meaning keeps variants few.
-SPACING = ((re.compile(r"\s+"), " "), (re.compile(r" \? "), "? "), (re.compile(r" ?= ?"), "="),
-           (re.compile(r", ?"), ", "))
+# The code generator registers ``self`` under the name ``input`` since this train.
+SELF_IS_INPUT = date(2024, 10, 1)
+
+# One spelling per meaning, whatever the source or its printer chose, keeps the variants few.
+SPELLING = ((re.compile(r"\s+"), " "), (re.compile(r" \? "), "? "), (re.compile(r" ?= ?"), "="),
+            (re.compile(r", ?"), ", "), (re.compile(r"'"), '"'), (re.compile(r"=(\d+)\.(?=[,)])"), r"=\1.0"),
+            (re.compile(r"=(\d+)e-0?(\d)"), r"=\1e-\2"))
 
 
 @dataclass
@@ -61,40 +71,42 @@ class Release:
 
 
 def normalise(schema: str) -> str:
-    for pattern, text in SPACING:
+    for pattern, text in SPELLING:
         schema = pattern.sub(text, schema)
     return schema.strip()
 
 
-def registered(schema: str) -> str:
+def registered(schema: str, built: date) -> str:
     """The schema that the code generator registers for a YAML entry, which is the one that a call must match.
 
-    It renames ``self`` to ``input``, and folds two or more output arguments into one list named ``out``.
+    It folds two or more output arguments into one list named ``out``, and renames ``self``.
     """
     head, arguments, results = re.fullmatch(r"([^(]+)\((.*)\) -> (.*)", schema).groups()  # type: ignore[union-attr]
     outputs = re.findall(r", Tensor\(\w!\) \w+(?=,|$)", arguments) if head.endswith("out") else []
     if len(outputs) > 1:
         arguments = arguments.removesuffix("".join(outputs)) + ", Tensor[] out"
         results = f"({', '.join(['Tensor'] * len(outputs))})"
-    return re.sub(r"\bself\b(?=,|\))", "input", f"{head}({arguments}) -> {results}")
+    if built >= SELF_IS_INPUT:
+        arguments = re.sub(r"\bself\b(?=,|$)", "input", arguments)
+    return f"{head}({arguments}) -> {results}"
 
 
 def packet(schema: str) -> str:
     return re.split(r"[.(]", schema, maxsplit=1)[0]
 
 
-def yaml_schemas(text: str) -> Iterator[str]:
-    """The schemas of every section of one functions file; an entry is a mapping, or only a name."""
+def yaml_schemas(text: str, built: date) -> Iterator[str]:
+    """The registered schemas of every section of one file; an entry is a mapping, or only a name."""
     sections: Mapping[str, object] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     for entries in sections.values():
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and "(" in entry.get("func", ""):
-                yield registered(normalise(entry["func"]))
+                yield registered(normalise(entry["func"]), built)
 
 
 def library_schemas(binary: bytes) -> Iterator[str]:
     for text in binary.split(b"\0"):
-        if b"(Tensor" in text and b") -> " in text and text.isascii():
+        if b"(" in text and b") -> " in text and text.isascii():
             yield normalise(text.decode("ascii"))
 
 
@@ -138,7 +150,7 @@ def read_release(session: PipSession, version: Version, links: list[Link]) -> Re
     built, content = members(session, (arm or links)[0], (*YAMLS, ATB_LIBRARY if arm else ""))
     release = Release(version, built)
     for name in YAMLS:
-        kept = {s for s in yaml_schemas(content[name].decode()) if packet(s) in NPU}
+        kept = {s for s in yaml_schemas(content[name].decode(), built) if packet(s) in NPU}
         release.schemas.setdefault("npu", set()).update(kept)
     release.schemas["atb"] = {s for s in library_schemas(content.get(ATB_LIBRARY, b"")) if packet(s) in ATB}
     print(f"{version}  {built}  npu {len(release.schemas['npu'])}  atb {len(release.schemas['atb'])}",
@@ -201,21 +213,36 @@ def render(content: Mapping[str, object]) -> str:
     return leaf.sub(lambda m: "{" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "}", text) + "\n"
 
 
+def disagreements(session: PipSession, version: Version, links: list[Link]) -> list[str]:
+    """The catalogued ``npu::`` schemas of a release that its library does not contain, and the other way."""
+    _, content = members(session, next(link for link in links if "aarch64" in link.filename), (NPU_LIBRARY,))
+    compiled = {s for s in library_schemas(content[NPU_LIBRARY]) if packet(s) in NPU}
+    catalogued = {o.schema for o in operators(f"=={version}") if o.namespace == "npu"}
+    print(f"{version}  {len(compiled & catalogued)} schemas agree", file=sys.stderr, flush=True)
+    return [f"{version}: only in the library: {s}" for s in sorted(compiled - catalogued)] + [
+        f"{version}: only in the catalogue: {s}" for s in sorted(catalogued - compiled)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write the operator schemas of every torch_npu release.")
-    parser.add_argument("--check", action="store_true", help="compare with the committed file, write nothing")
-    check: bool = parser.parse_args().check
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="compare with the committed file, write nothing")
+    mode.add_argument("--verify", action="store_true", help="compare it with the compiled libraries instead")
+    arguments = parser.parse_args()
     command = create_command("download")
     options, _ = command.parse_args([])
     with command.main_context():
         session = command.get_default_session(options)  # type: ignore[attr-defined]
         finder = command._build_package_finder(options, session)  # type: ignore[attr-defined]
         locations = finder._link_collector.search_scope.get_index_urls_locations("torch-npu")
-        found = wheels(session, locations)
-        releases = [read_release(session, version, links) for version, links in sorted(found.items())
-                    if not version.is_prerelease]
+        found = [(v, links) for v, links in sorted(wheels(session, locations).items()) if not v.is_prerelease]
+        if arguments.verify:
+            wrong = [line for version, links in found for line in disagreements(session, version, links)]
+            print("\n".join(wrong) or "the catalogue agrees with every library")
+            return 1 if wrong else 0
+        releases = [read_release(session, version, links) for version, links in found]
     text = render(document(trains(releases)))
-    if check:
+    if arguments.check:
         same = OUTPUT.read_text() == text
         print("up to date" if same else f"{OUTPUT} is out of date")
         return 0 if same else 1

@@ -80,7 +80,9 @@ _CACHE: Mapping[str, str] = {
     "page_block_size": "block_size",
     "cache_mode": "cache_mode", "cos": "cos", "sin": "sin", "epsilon": "epsilon",
     "input_layout": "layout",
-    "input": "data", "indices": "indices", "updates": "updates", "axis": "axis", "dim": "axis",
+    # Releases before the 2.4.0 train call the first argument self.
+    "input": "data", "self": "data",
+    "indices": "indices", "updates": "updates", "axis": "axis", "dim": "axis",
 }
 
 FAMILY_ROLES: Mapping[str, Mapping[str, str]] = {
