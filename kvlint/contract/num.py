@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import final
 
+from .keys import intern
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -26,6 +28,9 @@ class Atom:
     key: Hashable
     label: str = field(compare=False)
     declared: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
 
 
 Monomial = tuple[tuple[Atom, Fraction], ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from .keys import intern
 from .tri import Place
 
 
@@ -14,8 +15,9 @@ class Cond:
 
     Attributes:
         kind: "truth" (is truthy), "none" (is None), "eq" (equals ``const``), "lt"/"le" (less than
-            ``const``), "isinstance" (of the type named ``const``) or "opaque".
-        key: identity of the value that is tested.
+            ``const``), "isinstance" (of the type named ``const``), "all" (every part holds) or
+            "opaque".
+        key: identity of the value that is tested; for "all" the tuple of (test, value) parts.
         const: the constant it is compared with.
         label: the test as the source writes it, for messages.
     """
@@ -25,6 +27,14 @@ class Cond:
     const: Hashable = None
     label: str = field(default="", compare=False)
     place: Place | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
+
+    @property
+    def parts(self) -> tuple[tuple[Cond, bool], ...]:
+        """The parts of an "all" test."""
+        return self.key if self.kind == "all" and isinstance(self.key, tuple) else ()
 
 
 Assumptions = dict[Cond, bool]
@@ -37,6 +47,11 @@ def decide(cond: Cond, assumed: Assumptions) -> bool | None:
         return direct
     if cond.kind == "opaque":
         return None
+    if cond.kind == "all":
+        states = [(decide(part, assumed), wanted) for part, wanted in cond.parts]
+        if any(state is not None and state != wanted for state, wanted in states):
+            return False
+        return True if all(state is not None for state, _ in states) else None
     for other, holds in assumed.items():
         if other.key == cond.key and other.kind != "opaque":
             implied = _implied(other, holds, cond)
@@ -48,10 +63,14 @@ def decide(cond: Cond, assumed: Assumptions) -> bool | None:
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
     result = dict(assumed)
-    for cond, holds in more:
+    pending = list(more)
+    while pending:
+        cond, holds = pending.pop()
         known = decide(cond, result)
         if known is None:
             result[cond] = holds
+            if cond.kind == "all" and holds:
+                pending.extend(cond.parts)
         elif known != holds:
             return None
     return result

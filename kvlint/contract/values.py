@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .keys import intern
 from .num import Num
 from .paths import Cond
 from .tri import Note, Place
@@ -130,6 +131,9 @@ class Unknown(Value):
     declared: bool = field(default=False, compare=False)
     is_tensor: bool | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor(Value):
@@ -166,6 +170,9 @@ class Tensor(Value):
     joined: tuple[int, int] | None = field(default=None, compare=False)
     reason: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
+
 
 @dataclass(frozen=True, slots=True)
 class Sequence(Value):
@@ -185,6 +192,9 @@ class Sequence(Value):
     content: Content = NO_CONTENT
     key: Hashable = None
     label: str = field(default="list", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2112,7 +2112,7 @@ class Interpreter:
             return test(
                 Cond(
                     "opaque",
-                    ("same", *sorted(pair, key=repr)),
+                    ("same", *sorted(pair, key=id)),
                     label=_positive(label(), negative),
                     place=site,
                 ),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
@@ -49,12 +50,12 @@ def key_of(value: Value) -> Hashable:
     if isinstance(value, (Unknown, Tensor)):
         return value.key
     if isinstance(value, Const):
-        return ("const", type(value.value).__name__, value.value)
+        return intern(("const", type(value.value).__name__, value.value))
     if isinstance(value, Number):
         return value.num
     if isinstance(value, Sequence):
         if value.items is not None:
-            return ("seq", *(key_of(item) for item in value.items))
+            return intern(("seq", *(key_of(item) for item in value.items)))
         return ("seq", value.key, id(value)) if value.key is None else value.key
     if isinstance(value, DType):
         return ("dtype", value.name)
