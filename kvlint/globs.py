@@ -1,7 +1,7 @@
 """Patterns as .gitignore has them, also used for ``exclude`` and ``per-file-ignores``.
 
 Written out here because importing a library for it costs more than the whole check of a tree without
-operator calls. Plain names, ``*.suffix`` and anchored paths are matched without ``re``.
+operator calls. Plain names, anchored paths, ``*.suffix`` and ``prefix*`` are matched without ``re``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ _CLASSES = {
 class Globs:
     """An ordered list of patterns that belong to a folder. The last one that matches decides."""
 
-    __slots__ = ("_names", "_paths", "_regexes", "_suffixes", "_tails", "_verdicts", "base")
+    __slots__ = (
+        "_heads",
+        "_names",
+        "_paths",
+        "_prefixes",
+        "_regexes",
+        "_suffixes",
+        "_tails",
+        "_verdicts",
+        "base",
+    )
 
     def __init__(self, base: str, lines: Iterable[str]) -> None:
         self.base = base
@@ -42,10 +52,12 @@ class Globs:
         self._names: dict[str, list[int]] = {}
         self._paths: dict[str, list[int]] = {}
         self._suffixes: list[tuple[str, int]] = []
+        self._prefixes: list[tuple[str, int]] = []
         self._regexes: list[tuple[re.Pattern[str], bool, int]] = []
         for line in lines:
             self._add(line)
         self._tails = tuple(suffix for suffix, _ in self._suffixes)
+        self._heads = tuple(prefix for prefix, _ in self._prefixes)
 
     def __bool__(self) -> bool:
         return bool(self._verdicts)
@@ -77,11 +89,11 @@ class Globs:
             (self._paths if anchored else self._names).setdefault(pattern, []).append(index)
         elif not anchored and pattern[0] == "*" and pattern[1:] and _SPECIAL.isdisjoint(pattern[1:]):
             self._suffixes.append((pattern[1:], index))
+        elif not anchored and pattern[-1] == "*" and pattern[:-1] and _SPECIAL.isdisjoint(pattern[:-1]):
+            self._prefixes.append((pattern[:-1], index))
         else:
             compiled = _compile(pattern)
-            if compiled is None:  # an unclosed bracket matches nothing, as in git
-                self._verdicts[index] = (means, folder)
-            else:
+            if compiled is not None:  # an unclosed bracket matches nothing, as in git
                 self._regexes.append((compiled, anchored, index))
 
     def match(self, path: str, is_dir: bool) -> bool | None:
@@ -99,6 +111,10 @@ class Globs:
         if self._tails and name.endswith(self._tails):
             for suffix, index in self._suffixes:
                 if index > best and name.endswith(suffix) and (is_dir or not self._verdicts[index][1]):
+                    best = index
+        if self._heads and name.startswith(self._heads):
+            for prefix, index in self._prefixes:
+                if index > best and name.startswith(prefix) and (is_dir or not self._verdicts[index][1]):
                     best = index
         for pattern, anchored, index in self._regexes:
             if (

@@ -9,9 +9,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
-    Values: TypeAlias = dict[str, object]
+# A parsed command line, by ``Option.dest``.
+Values = dict[str, object]
 
 
 class Option:
