@@ -45,10 +45,11 @@ class EmptyResultUsed(Rule):
     families = ("atb",)
     bad = {
         "assigned": """
-            out = torch_npu._npu_paged_attention(  # KV132
-                query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
-                block_table=table, context_lens=lens, out=buffer)
-            y = out.view(-1, 1024)
+            def decode(q, kc, vc, table, lens, buffer):
+                out = torch_npu._npu_paged_attention(  # KV132
+                    query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
+                    block_table=table, context_lens=lens, out=buffer)
+                return out.view(-1, 1024)
         """,
         "chained": """
             y = torch_npu._npu_flash_attention(q, k, v, mask, lens, 0.1, 8, 8, buffer).view(-1, 1024)  # KV132
