@@ -15,8 +15,8 @@ class CannTooOld(RunRule):
 
     ## What it does
     With a configured CANN version, reports rope parts for FIA v1 before 8.1.RC1, and `value=None` for
-    npu_sparse_flash_attention before 9.2.0. Without one, only the latter when it is certain, as a value that
-    most stacks reject.
+    npu_sparse_flash_attention before 9.2.0. Without one, only the latter, since most
+    stacks reject it.
 
     ## Why it is wrong
     The wrapper checks the CANN version and rejects the call.
@@ -34,7 +34,7 @@ class CannTooOld(RunRule):
     code = "KV149"
     name = "cann-too-old"
     severity = Severity.HOST
-    confidence = Confidence.HIGH
+    confidence = Confidence.MEDIUM
     contract = ("A11", "SP-15")
     operators = ("npu_fused_infer_attention_score", "npu_sparse_flash_attention")
     bad = {

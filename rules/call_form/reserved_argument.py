@@ -55,7 +55,6 @@ class ReservedArgument(RunRule):
             )
         """,
         "padding mask": """
-            hidden = x == 0
             torch_npu.npu_prompt_flash_attention(
                 q, k, v, num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
                 padding_mask=x.view(2, 16),  # KV148
