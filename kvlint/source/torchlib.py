@@ -989,6 +989,20 @@ def _tolist(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
     )
 
 
+def _rank(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+    return Const(len(tensor.shape), place=site) if tensor.shape is not None else None
+
+
+def _is_floating_point(
+    tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any
+) -> Value | None:
+    if tensor.dtypes is None:
+        # What is made to be added to scores is a float tensor of whatever width.
+        return Const(True, place=site) if tensor.content.additive else None
+    floating = {name in FLOATING for name in tensor.dtypes}
+    return Const(floating.pop(), place=site) if len(floating) == 1 else None
+
+
 def _item(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     return Number(Num.atom(("item", tensor.key), f"{tensor.label}.item()"), place=site)
 
@@ -1509,6 +1523,9 @@ _METHODS: dict[str, Callable[..., Value | None]] = {
     "cumsum": _cumsum,
     "diff": _diff,
     "tolist": _tolist,
+    "dim": _rank,
+    "ndimension": _rank,
+    "is_floating_point": _is_floating_point,
     "item": _item,
     "max": _reduce("max"),
     "min": _reduce("min"),
