@@ -49,10 +49,10 @@ class CumulativeBatchedLengths(LengthRule):
             )
         """,
         "prefill": """
-            ends = list(itertools.accumulate(lens))
-            opts = dict(num_heads=8, scale_value=0.1, input_layout="BSH")
-            opts["actual_seq_lengths_kv"] = ends  # KV307
-            torch.ops.npu.npu_prompt_flash_attention(q, k, v, **opts)
+            def run(q, k, v):
+                opts = dict(num_heads=8, scale_value=0.1, input_layout="BSH")
+                opts["actual_seq_lengths_kv"] = list(itertools.accumulate(lens))  # KV307
+                torch.ops.npu.npu_prompt_flash_attention(q, k, v, **opts)
         """,
         "queries of several tokens": """
             q = torch.zeros(2, 16, 1024, dtype=torch.float16)

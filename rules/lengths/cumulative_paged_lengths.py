@@ -52,11 +52,13 @@ class CumulativePagedLengths(LengthRule):
             )
         """,
         "query ends for both": """
-            ends = q_start[1:].tolist()
-            opts = dict(num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND", block_size=128)
-            opts["actual_seq_lengths"] = ends
-            opts["actual_seq_lengths_kv"] = ends  # KV303
-            torch.ops.npu.npu_fused_infer_attention_score(q, kc, vc, block_table=table, **opts)
+            def run(q, k, v):
+                opts = dict(num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND", block_size=128)
+                ends = q_start[1:].tolist()
+                torch.ops.npu.npu_fused_infer_attention_score(
+                    q, kc, vc, block_table=table, actual_seq_lengths=ends,
+                    actual_seq_lengths_kv=ends,  # KV303
+                    **opts)
         """,
         "indexer, prefill branch only": """
             if prefill:

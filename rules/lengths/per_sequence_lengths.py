@@ -55,10 +55,11 @@ class PerSequenceLengths(LengthRule):
                 )
         """,
         "torch.diff into a dict": """
-            opts = {"scale": 0.1}
-            opts["actual_seq_qlen"] = torch.diff(cu_seqlens).tolist()  # KV302
-            opts["actual_seq_kvlen"] = cu_seqlens[1:].tolist()
-            torch_npu.npu_fusion_attention(q, k, v, 8, "TND", **opts)
+            def run(q, k, v):
+                opts = {"scale": 0.1}
+                opts["actual_seq_qlen"] = torch.diff(cu_seqlens).tolist()  # KV302
+                opts["actual_seq_kvlen"] = cu_seqlens[1:].tolist()
+                torch_npu.npu_fusion_attention(q, k, v, 8, "TND", **opts)
         """,
         "query side of a paged call": """
             q_lens = torch.diff(cu_seqlens)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator
 from kvlint.contract.num import Atom, Num
-from kvlint.contract.paths import Cond
+from kvlint.contract.paths import Cond, decide
 from kvlint.contract.rule import Rule
-from kvlint.contract.tri import Fact, Tri
-from kvlint.contract.values import Choice, Join, Tensor, Unknown, Value
+from kvlint.contract.tri import Fact, Note, Tri, tri
+from kvlint.contract.values import Absent, Choice, Const, Join, Tensor, Unknown, Value
 
 COMPRESSED = (2, 3, 4)
 SIDE = 2048
@@ -25,6 +25,22 @@ class MaskRule(Rule):
         return super().applies_to(operator) and not operator.name.endswith(
             ("_get_max_workspace", "_infer_output", "_get_workspace")
         )
+
+
+def meant(arg: Arg) -> Tri:
+    """Whether a value is passed, as the author means it: one that is passed on and not None here.
+
+    Weaker than ``present``. Use it where the other arguments make no sense without the value.
+    """
+
+    def question(value: Value) -> Tri:
+        if isinstance(value, Unknown):
+            none = decide(Cond("none", value.key), arg.call.assumed)
+            falsy = decide(Cond("truth", value.key), arg.call.assumed) is False
+            return tri(not (none or falsy), Note(f"{arg.name} is {value.label}", value.place))
+        return tri(not (isinstance(value, Absent) or (isinstance(value, Const) and value.value is None)))
+
+    return arg.test(question) if arg.call.opaque is None or arg.given.yes else arg.given
 
 
 def mode_among(call: Call, *modes: int) -> Tri:

@@ -6,7 +6,7 @@ from kvlint.contract.call import Call
 from kvlint.contract.rule import Confidence, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import MaskRule, mode_among, sparse_mode
+from ._common import MaskRule, meant, mode_among, sparse_mode
 
 
 class DecodeCompressedMask(MaskRule):
@@ -91,7 +91,7 @@ class DecodeCompressedMask(MaskRule):
     def check(self, call: Call) -> Verdict:
         """Judges the mode of a one-token call."""
         mask, mode = call.arg("mask"), call.arg("sparse_mode")
-        when = mask.present & mode_among(call, 3, 4) & call.single_token & call.decode_engine & ~call.rope
+        when = meant(mask) & mode_among(call, 3, 4) & call.single_token & call.decode_engine & ~call.rope
         harmless = mask.fill.holds(lambda fill: not fill)
         return require(
             harmless if harmless.yes else NO,

@@ -54,11 +54,12 @@ class DiagonalHidden(MaskRule):
             torch_npu.npu_fusion_attention(q, k, v, 8, "BNSD", scale=0.1, atten_mask=~keep)  # KV205
         """,
         "int8 in a dict": """
-            opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="TND", actual_seq_qlen=ends)
-            opts.update(sparse_mode=3, actual_seq_kvlen=ends)
-            opts["atten_mask"] = torch.ones(2048, 2048).triu().to(torch.int8)  # KV205
-            ops = torch.ops.npu
-            ops.npu_fused_infer_attention_score_v2(q, k, v, **opts)
+            def run(q, k, v):
+                opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="TND", actual_seq_qlen=ends)
+                opts.update(sparse_mode=3, actual_seq_kvlen=ends)
+                opts["atten_mask"] = torch.ones(2048, 2048).triu().to(torch.int8)  # KV205
+                ops = torch.ops.npu
+                ops.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
     }
     ok = {

@@ -55,9 +55,10 @@ class FloatMask(MaskRule):
             torch_npu.npu_fusion_attention(q, k, v, 8, "BSND", scale=0.1, atten_mask=bias)  # KV202
         """,
         "half mask in a dict": """
-            opts = {"num_heads": 8, "scale_value": 0.1, "input_layout": "BSND"}
-            opts["atten_mask"] = visible.half()  # KV202
-            torch.ops.npu.npu_prompt_flash_attention(q, k, v, **opts)
+            def run(q, k, v):
+                opts = {"num_heads": 8, "scale_value": 0.1, "input_layout": "BSND"}
+                opts["atten_mask"] = visible.half()  # KV202
+                torch.ops.npu.npu_prompt_flash_attention(q, k, v, **opts)
         """,
     }
     ok = {

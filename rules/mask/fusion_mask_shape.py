@@ -45,10 +45,10 @@ class FusionMaskShape(MaskRule):
             torch_npu.npu_fusion_attention(q, k, v, 8, "BSND", scale=0.1, atten_mask=hidden)  # KV214
         """,
         "expanded to the heads only": """
-            hidden = pad.bool().view(b, 1, 1, s).repeat(1, heads, 1, 1)
-            opts = {"scale": 0.1}
-            opts["atten_mask"] = hidden  # KV214
-            torch.ops.npu.npu_fusion_attention_v2(q, k, v, heads, "BSND", **opts)
+            def run(q, k, v):
+                opts = {"scale": 0.1}
+                opts["atten_mask"] = pad.bool().view(b, 1, 1, s).repeat(1, heads, 1, 1)  # KV214
+                torch.ops.npu.npu_fusion_attention_v2(q, k, v, heads, "BSND", **opts)
         """,
         "three axes": """
             hidden = torch.zeros(2, 128, 128, dtype=torch.bool)

@@ -50,9 +50,10 @@ class InertNextTokens(MaskRule):
             )
         """,
         "causal flag turned into a limit": """
-            opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BNSD", "pre_tokens": 65535}
-            opts["next_tokens"] = 0 if causal else 65535  # KV207
-            torch.ops.npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
+            def run(q, k, v):
+                opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BNSD"}
+                opts["next_tokens"] = 0 if causal else 65535  # KV207
+                torch.ops.npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
         "training operator": """
             torch_npu.npu_fusion_attention(

@@ -40,10 +40,11 @@ class InertSparseMode(MaskRule):
             torch_npu.npu_fusion_attention(q, k, v, 8, "BSND", scale=0.1, sparse_mode=3)  # KV211
         """,
         "mask only on one branch": """
-            opts = {"scale": 0.1, "sparse_mode": 2}  # KV211
-            if packed:
-                opts["atten_mask"] = hidden
-            torch_npu.npu_fusion_attention_v2(q, k, v, 8, "BNSD", **opts)
+            def run(q, k, v):
+                opts = {"scale": 0.1, "sparse_mode": 2}  # KV211
+                if packed:
+                    opts["atten_mask"] = hidden
+                torch_npu.npu_fusion_attention_v2(q, k, v, 8, "BNSD", **opts)
         """,
         "band without a mask": """
             ops = torch.ops.npu

@@ -51,11 +51,12 @@ class LeftUpWithCache(MaskRule):
                     q, k, v, 8, "BSND", scale=0.1, atten_mask=hidden, sparse_mode=2)  # KV210
         """,
         "constant sizes": """
-            q = torch.empty(1, 128, 8, 64, dtype=torch.float16)
-            k = torch.empty(1, 512, 8, 64, dtype=torch.float16)
-            opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="BSND", atten_mask=hidden)
-            opts["sparse_mode"] = 2  # KV210
-            torch_npu.npu_fused_infer_attention_score_v2(q, k, k, **opts)
+            def run(q, k, v):
+                q = torch.empty(1, 128, 8, 64, dtype=torch.float16)
+                k = torch.empty(1, 512, 8, 64, dtype=torch.float16)
+                opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="BSND", atten_mask=hidden)
+                opts["sparse_mode"] = 2  # KV210
+                torch_npu.npu_fused_infer_attention_score_v2(q, k, k, **opts)
         """,
         "literal lengths": """
             torch_npu.npu_fused_infer_attention_score(

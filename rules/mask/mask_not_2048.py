@@ -52,10 +52,11 @@ class MaskNot2048(MaskRule):
             )
         """,
         "sized by the query": """
-            n = q.shape[1]
-            opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BSND", "sparse_mode": 3}
-            opts["atten_mask"] = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)  # KV204
-            torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
+            def run(q, k, v):
+                n = q.shape[1]
+                opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BSND", "sparse_mode": 3}
+                opts["atten_mask"] = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)  # KV204
+                torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
         "query length by key length": """
             hidden = torch.ones(q_len, kv_len, dtype=torch.bool).triu(kv_len - q_len + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
 
 from ._common import MaskRule
 
@@ -47,8 +47,7 @@ class RaisingArgument(MaskRule):
         """,
         "in a helper": """
             def triangle(device):
-                keep = torch.tril(torch.ones(2048, 2048, dtype=torch.bool, device=device, diagonal=0))
-                return keep.logical_not()
+                return torch.ones(2048, 2048, dtype=torch.bool, device=device, diagonal=0).triu(1)
 
             def run(q, k, v, masks=()):
                 return torch_npu.npu_fused_infer_attention_score_v2(
@@ -72,10 +71,13 @@ class RaisingArgument(MaskRule):
 
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges every argument that is passed."""
-        faults = [arg for arg in call.args() if arg.fault.yes]
-        if not faults:
+        suspects = [arg for arg in call.args() if not arg.fault.no]
+        if not suspects:
             yield NOT_APPLICABLE
-        for arg in faults:
+        for arg in suspects:
+            if arg.fault.unknown:
+                yield undecided(arg.fault)
+                continue
             note = arg.fault.notes[0].text if arg.fault.notes else "it cannot be built"
             yield violated(
                 f"{arg.name} raises when it is built: {note}",

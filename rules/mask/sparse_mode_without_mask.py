@@ -57,11 +57,12 @@ class SparseModeWithoutMask(MaskRule):
             )
         """,
         "dict that gets its mask only sometimes": """
-            opts = dict(num_heads=8, scale_value=0.1, input_layout="BSH")
-            opts["sparse_mode"] = 2  # KV201
-            if masked:
-                opts["atten_mask"] = tri
-            torch_npu.npu_prompt_flash_attention(q, k, v, **opts)
+            def run(q, k, v):
+                opts = dict(num_heads=8, scale_value=0.1, input_layout="BSH")
+                opts["sparse_mode"] = 2  # KV201
+                if masked:
+                    opts["atten_mask"] = tri
+                torch_npu.npu_prompt_flash_attention(q, k, v, **opts)
         """,
     }
     ok = {

@@ -46,11 +46,12 @@ class TndMaskWithoutMode(MaskRule):
             )
         """,
         "mode 0 in a dict": """
-            opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "TND", "sparse_mode": 0}
-            opts["atten_mask"] = pad.to(torch.bool)  # KV220
-            self.fa_ops = torch.ops.npu
-            self.fa_ops.npu_fused_infer_attention_score_v2(
-                q, k, v, actual_seq_qlen=ends, actual_seq_kvlen=ends, **opts)
+            def run(q, k, v):
+                opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "TND", "sparse_mode": 0}
+                opts["atten_mask"] = pad.to(torch.bool)  # KV220
+                self.fa_ops = torch.ops.npu
+                self.fa_ops.npu_fused_infer_attention_score_v2(
+                    q, k, v, actual_seq_qlen=ends, actual_seq_kvlen=ends, **opts)
         """,
     }
     ok = {

@@ -45,13 +45,14 @@ class TndSparseMode(MaskRule):
             )
         """,
         "full mask, layout from the same branch": """
-            if packed:
-                opts = dict(input_layout="TND", sparse_mode=1)  # KV209
-            else:
-                opts = dict(input_layout="BSND", sparse_mode=1)
-            torch.ops.npu.npu_fused_infer_attention_score_v2(
-                q, k, v, num_query_heads=8, softmax_scale=0.1, atten_mask=hidden, actual_seq_qlen=ends,
-                actual_seq_kvlen=ends, **opts)
+            def run(q, k, v):
+                if packed:
+                    opts = dict(input_layout="TND", sparse_mode=1)  # KV209
+                else:
+                    opts = dict(input_layout="BSND", sparse_mode=1)
+                torch.ops.npu.npu_fused_infer_attention_score_v2(
+                    q, k, v, num_query_heads=8, softmax_scale=0.1, atten_mask=hidden, actual_seq_qlen=ends,
+                    actual_seq_kvlen=ends, **opts)
         """,
     }
     ok = {

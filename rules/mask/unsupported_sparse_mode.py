@@ -57,9 +57,10 @@ class UnsupportedSparseMode(MaskRule):
             )
         """,
         "typo in a dict": """
-            opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="BSND", atten_mask=hidden)
-            opts["sparse_mode"] = 33  # KV208
-            torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
+            def run(q, k, v):
+                opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="BSND", atten_mask=hidden)
+                opts["sparse_mode"] = 33  # KV208
+                torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
         "band in the indexer": """
             torch_npu.npu_lightning_indexer(

@@ -50,9 +50,10 @@ class WrongCompressedMask(MaskRule):
             )
         """,
         "offset 2": """
-            opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BSND", "sparse_mode": 3}
-            opts["atten_mask"] = torch.ones(2048, 2048).triu(2).bool()  # KV212
-            torch.ops.npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
+            def run(q, k, v):
+                opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BSND", "sparse_mode": 3}
+                opts["atten_mask"] = torch.ones(2048, 2048).triu(2).bool()  # KV212
+                torch.ops.npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
         "zeros": """
             torch_npu.npu_fusion_attention(
