@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -157,9 +157,41 @@ def resolve_release(text: str) -> str:
     matching = [r for r in releases() if r == exact or (r.startswith(f"{exact}.") and exact == wanted)]
     if matching:
         return matching[-1]
-    lines = sorted({r.split(".post", 1)[0] for r in releases()}, key=lambda r: [int(n) for n in r.split(".")])
-    raise ValueError(f"no torch_npu release {text!r} in the catalogue; it has {', '.join(lines)} "
+    raise ValueError(f"no torch_npu release {text!r} in the catalogue; it has {', '.join(_lines())} "
                      "and their post releases")
+
+
+def release_ranges(carried: Collection[str]) -> str:
+    """Releases as a reader thinks of them: per line, from which post release on.
+
+    ``"2.7.1.post4+, 2.8.0.post4+, 2.9.1 and later"`` where ``+`` covers the rest of its line.
+    """
+    parts: list[str] = []
+    open_since: str | None = None
+    for line, members in _lines().items():
+        inside = [release for release in members if release in carried]
+        if inside == list(members):
+            open_since = open_since or line
+            parts.append(line if len(members) == 1 else f"{line}+")
+            continue
+        open_since = None
+        if inside and inside == list(members[-len(inside):]):
+            parts.append(f"{inside[0]}+" if len(inside) > 1 else inside[0])
+        elif inside:
+            parts.append(inside[0] if len(inside) == 1 else f"{inside[0]} to {inside[-1]}")
+    if open_since is not None:
+        first = next(i for i, part in enumerate(parts) if part.rstrip("+") == open_since)
+        parts[first:] = [f"{open_since} and later"]
+    return ", ".join(parts)
+
+
+@cache
+def _lines() -> dict[str, tuple[str, ...]]:
+    """The releases of every X.Y.Z line in order of their post number, lines in order of their number."""
+    found: dict[str, list[str]] = {}
+    for release in releases():
+        found.setdefault(release.split(".post", 1)[0], []).append(release)
+    return {line: tuple(found[line]) for line in sorted(found, key=lambda r: [int(n) for n in r.split(".")])}
 
 
 V1_TO_V2: Final[Mapping[str, str | None]] = MappingProxyType({

@@ -234,6 +234,14 @@ ATB: Mapping[str, Entry] = {
     "_npu_rotary_embedding": Entry("rotary"),
 }
 
+UNDECLARED_WRITES: Mapping[str, tuple[str, ...]] = {
+    "npu_kv_rmsnorm_rope_cache": ("k_cache", "ckv_cache"),
+    # Meant to leave its arguments alone, but the kernel runs on them.
+    "npu_kv_rmsnorm_rope_cache_v2_functional": ("k_cache", "ckv_cache"),
+    "npu_apply_rotary_pos_emb": ("query", "key"),
+}
+"""Parameters that an operator writes although its schema does not say so."""
+
 ENTRIES: Mapping[str, Mapping[str, Entry]] = {"npu": NPU, "atb": ATB}
 
 
