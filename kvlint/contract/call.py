@@ -405,8 +405,9 @@ class Arg:
 
         def question(value: Value) -> Tri:
             if isinstance(value, Tensor):
-                if value.strided is not None:
-                    return tri(True, value.strided)
+                why = value.out_of_order(self._is_one)
+                if why is not None:
+                    return tri(True, why)
                 if value.contiguous:
                     return NO
             return unknown(f"the memory order of {self.name} is not known", value.place)
@@ -446,6 +447,13 @@ class Arg:
             return Fact.unknown(f"whether {self.name} is a concatenation is not known", self.place)
 
         return self.ask(question)
+
+    def _is_one(self, size: Num) -> bool:
+        """Whether a size is 1 here, as a constant or by a test on this path."""
+        if size.integer is not None:
+            return size.integer == 1
+        keys: list[Hashable] = [size] if size.single is None else [size, size.single.key]
+        return any(decide(Cond("eq", key, 1), self.call.assumed) for key in keys)
 
     @cached_property
     def copied(self) -> Tri:
@@ -639,7 +647,9 @@ class Call:
 
     def under(self, assumed: Assumptions) -> Call:
         """The same call under more assumptions."""
-        return Call(self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail)
+        return Call(
+            self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail
+        )
 
     def has(self, role: str) -> bool:
         """Whether this operator has a parameter with the role."""

@@ -20,6 +20,8 @@ class Cond:
         key: identity of the value that is tested; for "all" the tuple of (test, value) parts.
         const: the constant it is compared with.
         label: the test as the source writes it, for messages.
+        remote: True when the test was made in another method than the call (a configuration choice in a
+            constructor): alone it does not show that the call runs that way.
     """
 
     kind: str
@@ -27,6 +29,7 @@ class Cond:
     const: Hashable = None
     label: str = field(default="", compare=False)
     place: Place | None = field(default=None, compare=False)
+    remote: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))

@@ -166,7 +166,8 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
     First without assumptions; what stays undecided is asked again on each path one argument's value
     depends on. A path that violates is one the source itself spells out: choices of several
-    arguments are combined only when they hang on the same tests.
+    arguments are combined only when they hang on the same tests, and a test of another method
+    (``Cond.remote``) never makes a path of its own.
     """
     verdicts = _verdicts(rule.check(call))
     if all(v.outcome is not Outcome.UNDECIDED for v in verdicts):
@@ -205,7 +206,12 @@ def _worlds(call: Call) -> list[Assumptions]:
     for value in (*call.binding.values.values(), *extra):
         options = leaves(value, call.assumed)
         if len(options) > 1:
-            worlds.extend(world for world, _ in options if world not in worlds)
+            for world, _ in options:
+                local = {
+                    cond: holds for cond, holds in world.items() if not cond.remote or cond in call.assumed
+                }
+                if local not in worlds and local != call.assumed:
+                    worlds.append(local)
     return worlds
 
 

@@ -6,7 +6,7 @@ tensors; rules only see the facts that :class:`kvlint.contract.call.Arg` answers
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -146,6 +146,10 @@ class Tensor(Value):
             unknown.
         content: what is known of the elements.
         strided: why it is visibly not contiguous; None when that is not visible.
+        order: for a permuted view, the memory rank of each axis (0 the slowest); None for memory order,
+            or when it is not tracked. ``strided`` then only counts while axes wider than one are out
+            of order.
+        gaps: True when a slice left gaps, whatever the order.
         contiguous: True when certainly contiguous (a fresh result).
         storage: identity of the memory it lives in; None when unknown.
         copied: when the data is a copy of a caller's tensor: what made it. A write to it is lost.
@@ -161,6 +165,8 @@ class Tensor(Value):
     shape: tuple[Num | None, ...] | None = field(default=None, compare=False)
     content: Content = field(default=NO_CONTENT, compare=False)
     strided: Note | None = field(default=None, compare=False)
+    order: tuple[int, ...] | None = field(default=None, compare=False)
+    gaps: bool = field(default=False, compare=False)
     contiguous: bool | None = field(default=None, compare=False)
     storage: Hashable = field(default=None, compare=False)
     copied: Note | None = field(default=None, compare=False)
@@ -172,6 +178,17 @@ class Tensor(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))
+
+    def out_of_order(self, is_one: Callable[[Num], bool]) -> Note | None:
+        """Why the tensor is not contiguous, when ``is_one`` tells which axes have one element."""
+        if self.gaps or self.order is None:
+            return self.strided
+        wide = [
+            rank
+            for axis, rank in enumerate(self.order)
+            if not (self.shape is not None and self.shape[axis] is not None and is_one(self.shape[axis]))  # type: ignore[arg-type]
+        ]
+        return self.strided if wide != sorted(wide) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from .objects import (
     Ref,
 )
 from .torchlib import (
+    Test,
     TorchLib,
     arithmetic,
     as_tensor,
@@ -941,6 +942,9 @@ class Interpreter:
 
     def truth(self, value: Value, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
         value = self.simplify(self.force(value), frame.state.assumed)
+        if isinstance(value, Test):
+            known = decide(value.cond, frame.state.assumed)
+            return (value.cond, value.holds) if known is None else known == value.holds
         if isinstance(value, Const):
             return bool(value.value)
         if isinstance(value, Choice):
@@ -1255,6 +1259,8 @@ class Interpreter:
 
     def attribute(self, value: Value, name: str, site: Site, frame: Frame) -> Value:
         """``value.name`` for a value without alternatives."""
+        if isinstance(value, Test):
+            value = value.tensor
         override = (
             frame.state.attrs.get((key_of(value), name))
             if not isinstance(value, (Const, Namespace))
@@ -1356,6 +1362,7 @@ class Interpreter:
             value = self._written_by(obj, mro, cls, method, name, frame)
             if value is not None:
                 options.append(value)
+        options = [self._placeheld(option, unknown) for option in options]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
             options.append(replace(unknown, reason="code outside the class assigns it"))
@@ -1390,10 +1397,37 @@ class Interpreter:
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
+        value = self._remote(value)
         if isinstance(value, Ref):
             content = final.heap.get(value.ident)
             if content is not None:
                 return _Frozen(content, dict(final.heap), place=value.place)
+        return value
+
+    def _placeheld(self, value: Value, unknown: Unknown) -> Value:
+        """An attribute that starts as None or as an empty tensor is filled by somebody else."""
+        if isinstance(value, Const) and value.value is None:
+            return replace(unknown, reason="it starts as None and is set elsewhere", place=value.place)
+        if (
+            isinstance(value, Tensor)
+            and value.shape
+            and any(d is not None and d.integer == 0 for d in value.shape)
+        ):
+            return replace(unknown, reason="it starts empty and is set elsewhere", place=value.place)
+        return value
+
+    def _remote(self, value: Value) -> Value:
+        """A value from another method: its tests were made there, in another configuration or step."""
+        value = self.force(value)
+        if isinstance(value, Choice):
+            return Choice(
+                replace(value.cond, remote=True),
+                self._remote(value.yes),
+                self._remote(value.no),
+                place=value.place,
+            )
+        if isinstance(value, Join):
+            return Join(tuple(self._remote(option) for option in value.options), place=value.place)
         return value
 
     def _object_state(self, obj: Instance, func: Func, method: str) -> State | None:
@@ -1720,6 +1754,7 @@ class Interpreter:
                 expanded.append(index)
         shape: list[Num | None] | None = [] if own is not None else None
         strided = tensor.strided
+        gaps = tensor.gaps
         contiguous = tensor.contiguous
         storage = tensor.storage
         copied = tensor.copied
@@ -1743,6 +1778,7 @@ class Interpreter:
                         f"{tensor.label}[...] slices an inner axis, which leaves a strided view", site
                     )
                     contiguous = False
+                    gaps = True
             elif isinstance(index, (Const, Number)) or (
                 isinstance(index, Unknown) and index.is_tensor is not True
             ):
@@ -1751,6 +1787,7 @@ class Interpreter:
                         f"{tensor.label}[...] picks from an inner axis, which leaves a strided view", site
                     )
                     contiguous = False
+                    gaps = True
                 if isinstance(index, Unknown):
                     shape = None
             else:
@@ -1772,6 +1809,8 @@ class Interpreter:
                 shape=None,
                 content=Content(),
                 strided=None,
+                order=None,
+                gaps=False,
                 contiguous=True,
                 storage=("fresh", "item", tensor.key),
                 copied=copied,
@@ -1784,6 +1823,10 @@ class Interpreter:
             shape=tuple(shape) if shape is not None else None,
             content=content,
             strided=strided,
+            order=tensor.order
+            if shape is not None and tensor.shape is not None and len(shape) == len(tensor.shape)
+            else None,
+            gaps=gaps,
             contiguous=contiguous,
             storage=storage,
             copied=copied,
@@ -1808,6 +1851,7 @@ class Interpreter:
             shape=None,
             content=Content(),
             strided=note,
+            gaps=tensor.gaps or cut or picked,
             contiguous=False if note else None,
             place=site,
             label=f"{tensor.label}[...]",
@@ -1866,6 +1910,8 @@ class Interpreter:
         return self.lift(apply, [left, right], frame)
 
     def _arithmetic(self, a: Value, operator: str, b: Value, site: Site, frame: Frame) -> Value:
+        a = a.tensor if isinstance(a, Test) else a
+        b = b.tensor if isinstance(b, Test) else b
         if isinstance(a, Const) and isinstance(b, Const):
             found = _fold(a.value, operator, b.value)
             if found is not None:
@@ -1905,7 +1951,9 @@ class Interpreter:
                 result = _calculate(x, operator, y)
                 if result is not None:
                     value = scalar(result, site)
-                    if (isinstance(a, Unknown) and not a.declared) or (isinstance(b, Unknown) and not b.declared):
+                    if (isinstance(a, Unknown) and not a.declared) or (
+                        isinstance(b, Unknown) and not b.declared
+                    ):
                         # It may as well be tensor arithmetic.
                         return self._maybe_tensor(value, a, operator, b, site)
                     return value
@@ -2066,6 +2114,11 @@ class Interpreter:
         negative = kind in (cst.NotEqual, cst.IsNot, cst.NotIn)
 
         def test(cond: Cond, holds: bool = True) -> Value:
+            if isinstance(a, Unknown) and a.is_tensor is None and cond.kind in ("eq", "lt", "le", "opaque"):
+                symbol = "!=" if kind is cst.NotEqual else "==" if kind is cst.Equal else _ORDER.get(kind)
+                tensor = as_tensor(a)
+                if symbol is not None and tensor is not None:
+                    return Test(cond, holds, compare(tensor, symbol, b, site), place=site)
             return Choice(cond, Const(holds), Const(not holds), place=site)
 
         def label() -> str:
@@ -2182,6 +2235,7 @@ class Interpreter:
         cond, holds = test
         state = frame.state
         results: list[Value] = []
+        ends: list[State] = []
         for arm, wanted in ((node.body, holds), (node.orelse, not holds)):
             inner = state.assume(cond, wanted)
             if inner is None:
@@ -2190,8 +2244,10 @@ class Interpreter:
             inner.path = state.path
             frame.state = inner
             results.append(self.expr(arm, frame))
-            self._leave(state, inner)
-        frame.state = state
+            ends.append(frame.state)
+        if not holds:
+            ends.reverse()
+        frame.state = self._rejoin(cond, state, ends)
         yes, no = results if holds else reversed(results)
         return choose(cond, yes, no)
 
@@ -2347,6 +2403,7 @@ class Interpreter:
             return self.lift(apply, [callee], frame)
         state = frame.state
         results: list[Value] = []
+        ends: list[State] = []
         for arm, holds in ((callee.yes, True), (callee.no, False)):
             inner = state.assume(callee.cond, holds)
             if inner is None:
@@ -2355,9 +2412,18 @@ class Interpreter:
             inner.path = state.path
             frame.state = inner
             results.append(self._apply_choice(arm, apply, frame))
-            self._leave(state, inner)
-        frame.state = state
+            ends.append(frame.state)
+        frame.state = self._rejoin(callee.cond, state, ends)
         return choose(callee.cond, results[0], results[1])
+
+    def _rejoin(self, cond: Cond, before: State, ends: list[State]) -> State:
+        """The state after both arms of an expression."""
+        if not ends:
+            return before
+        merged = ends[0] if len(ends) == 1 else self.merge(cond, ends[0], ends[1])
+        merged.assumed = before.assumed
+        merged.path = before.path
+        return merged
 
     def _spread(
         self,
@@ -2679,6 +2745,8 @@ class Interpreter:
             return self._list_method(receiver, content, name, args, kwargs, site, frame, node)
         if isinstance(content, Const) and isinstance(content.value, str):
             return self._string_method(content.value, name, args, site, frame)
+        if isinstance(content, Test):
+            content = content.tensor
         if isinstance(content, (Tensor, Unknown)):
             return self._tensor_method(content, name, args, kwargs, site, frame, node)
         return None
@@ -3653,10 +3721,115 @@ _PLAIN_BASES = frozenset(
     )
 )
 _BUILTINS = frozenset(
-    ["dict", "list", "tuple", "getattr", "setattr", "len", "int", "float", "bool", "max", "min", "isinstance", "super", "zip", "enumerate", "reversed", "sorted", "print", "hasattr", "id", "repr", "str", "range", "sum", "any", "all", "abs", "round", "type", "object", "iter", "next", "map", "filter"]
+    [
+        "dict",
+        "list",
+        "tuple",
+        "getattr",
+        "setattr",
+        "len",
+        "int",
+        "float",
+        "bool",
+        "max",
+        "min",
+        "isinstance",
+        "super",
+        "zip",
+        "enumerate",
+        "reversed",
+        "sorted",
+        "print",
+        "hasattr",
+        "id",
+        "repr",
+        "str",
+        "range",
+        "sum",
+        "any",
+        "all",
+        "abs",
+        "round",
+        "type",
+        "object",
+        "iter",
+        "next",
+        "map",
+        "filter",
+    ]
 )
 _TENSOR_METHODS = frozenset(
-    ["triu", "tril", "to", "type", "type_as", "bool", "int", "long", "short", "char", "byte", "float", "half", "bfloat16", "double", "npu", "cpu", "detach", "requires_grad_", "pin_memory", "clone", "contiguous", "view", "reshape", "transpose", "swapaxes", "permute", "unsqueeze", "squeeze", "expand", "repeat", "flatten", "unflatten", "split", "chunk", "unbind", "cumsum", "diff", "tolist", "item", "repeat_interleave", "masked_fill", "logical_not", "bitwise_not", "new_zeros", "new_ones", "new_empty", "new_full", "size", "narrow", "select", "gather", "index_select", "clamp", "clamp_min", "max", "min", "sum", "eq", "ne", "lt", "gt", "le", "ge", "logical_or", "logical_and", "triu_", "tril_", "masked_fill_"]
+    [
+        "triu",
+        "tril",
+        "to",
+        "type",
+        "type_as",
+        "bool",
+        "int",
+        "long",
+        "short",
+        "char",
+        "byte",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "npu",
+        "cpu",
+        "detach",
+        "requires_grad_",
+        "pin_memory",
+        "clone",
+        "contiguous",
+        "view",
+        "reshape",
+        "transpose",
+        "swapaxes",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "repeat",
+        "flatten",
+        "unflatten",
+        "split",
+        "chunk",
+        "unbind",
+        "cumsum",
+        "diff",
+        "tolist",
+        "item",
+        "repeat_interleave",
+        "masked_fill",
+        "logical_not",
+        "bitwise_not",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "new_full",
+        "size",
+        "narrow",
+        "select",
+        "gather",
+        "index_select",
+        "clamp",
+        "clamp_min",
+        "max",
+        "min",
+        "sum",
+        "eq",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "logical_or",
+        "logical_and",
+        "triu_",
+        "tril_",
+        "masked_fill_",
+    ]
 )
 _BINARY: dict[type, str] = {
     cst.Add: "+",

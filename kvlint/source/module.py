@@ -147,7 +147,9 @@ class ModuleIndex:
             elif isinstance(node, ast.Call):
                 self._index_call(node, owner, method, me)
             for child in ast.iter_child_nodes(node):
-                if isinstance(child, (ast.stmt, ast.expr, ast.ExceptHandler, ast.match_case, ast.withitem)) or isinstance(child, (ast.keyword, ast.comprehension)):
+                if isinstance(
+                    child, (ast.stmt, ast.expr, ast.ExceptHandler, ast.match_case, ast.withitem)
+                ) or isinstance(child, (ast.keyword, ast.comprehension)):
                     pending.append((child, owner, method, me))
 
     def _index_member(self, index: ClassIndex, item: ast.stmt) -> None:

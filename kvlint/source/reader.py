@@ -19,6 +19,7 @@ from .evaluate import Frame, Interpreter, OutOfBudget, Record, State
 from .module import BadSource, ModuleIndex, decode
 from .objects import ClassRef, Func
 from .prefilter import relevant
+from .torchlib import settled
 from .usage import Usage
 
 CALLER_ROUNDS = 2
@@ -240,6 +241,7 @@ class _Reading:
         use = usage.of(record.site.node)
         values: dict[str, Value] = dict(binding.values)
         for param in operator.params:
+            values[param.name] = settled(values[param.name], "Tensor" in param.type)
             if param.mutated and use.dropped is not False:
                 values[param.name] = self._settled(
                     values.get(param.name, ABSENT), binding.places.get(param.name), usage

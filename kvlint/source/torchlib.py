@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
+from kvlint.contract.paths import Cond
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
+    Choice,
     Const,
     Content,
     DType,
+    Join,
     LengthForm,
     Number,
     Polarity,
@@ -49,6 +52,8 @@ def key_of(value: Value) -> Hashable:
     """Identity of any value, for structural keys."""
     if isinstance(value, (Unknown, Tensor)):
         return value.key
+    if isinstance(value, Test):
+        return value.tensor.key
     if isinstance(value, Const):
         return intern(("const", type(value.value).__name__, value.value))
     if isinstance(value, Number):
@@ -189,8 +194,32 @@ class TorchLib:
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Test(Value):
+    """``left <op> right`` of something that may be a tensor: a test or a bool tensor."""
+
+    cond: Cond
+    holds: bool
+    tensor: Tensor
+
+
+def settled(value: Value, tensor: bool) -> Value:
+    """A value with every :class:`Test` read as what the parameter takes."""
+    if isinstance(value, Test):
+        if tensor:
+            return value.tensor
+        return Choice(value.cond, Const(value.holds), Const(not value.holds), place=value.place)
+    if isinstance(value, Choice):
+        return Choice(value.cond, settled(value.yes, tensor), settled(value.no, tensor), place=value.place)
+    if isinstance(value, Join):
+        return Join(tuple(settled(option, tensor) for option in value.options), place=value.place)
+    return value
+
+
 def as_tensor(value: Value) -> Tensor | None:
     """A tensor for a value that is or may be one."""
+    if isinstance(value, Test):
+        return value.tensor
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Unknown) and value.is_tensor is not False:
@@ -270,6 +299,8 @@ def _derived(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor
         "contiguous": True,
         "storage": ("fresh", key, tensor.key),
         "strided": None,
+        "order": None,
+        "gaps": False,
         "copied": None,
     }
     if "shape" in changes:
@@ -578,6 +609,8 @@ def _contiguous(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], 
         return replace(
             tensor,
             strided=None,
+            order=None,
+            gaps=False,
             contiguous=True,
             storage=("fresh", "contiguous", tensor.key),
             copied=_copy_note(tensor, f"{tensor.label}.contiguous() is a copy", site),
@@ -639,6 +672,7 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
                     )
             # A view that is accepted keeps gaps; which ones is not tracked.
             changes["contiguous"] = None
+            changes["order"] = None
             changes["strided"] = None if copying or merged else tensor.strided
         elif copying and not tensor.contiguous:
             changes["storage"] = tensor.storage if tensor.contiguous else None
@@ -654,12 +688,35 @@ def _axis(value: Value | None, rank: int) -> int | None:
     return axis % rank
 
 
+def _ordered(tensor: Tensor, axes: list[int], name: str, site: Any) -> dict[str, Any]:
+    """Memory facts of a view whose axis ``i`` is the tensor's axis ``axes[i]``."""
+    if tensor.strided is not None and tensor.order is None and not tensor.gaps:
+        # A view whose order was lost track of.
+        return {"strided": None, "contiguous": None, "order": None}
+    base = tensor.order if tensor.order is not None else tuple(range(len(axes)))
+    order = tuple(base[axis] for axis in axes)
+    shape = tensor.shape
+    wide = [base[a] for a in axes if not (shape is not None and _one_wide(shape[a]))]
+    if wide == sorted(wide):
+        kept = tensor.strided if tensor.gaps else None
+        return {
+            "strided": kept,
+            "contiguous": None if kept is None and tensor.order else tensor.contiguous,
+            "order": None if order == tuple(range(len(axes))) else order,
+        }
+    note = tensor.strided if tensor.gaps else Note(f"{tensor.label}.{name}(...) is a strided view", site)
+    return {"strided": note, "contiguous": False, "order": order}
+
+
+def _one_wide(size: Num | None) -> bool:
+    return size is not None and size.integer == 1
+
+
 def _transpose(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     bound = Args("dim0 dim1", args, kwargs)
     first, second = bound.integer("dim0"), bound.integer("dim1")
     shape = full_shape(tensor)
     key: Hashable = ("transpose", first, second)
-    note = Note(f"{tensor.label}.transpose(...) is a strided view", site)
     if shape is None or first is None or second is None:
         # Swapping twice restores the order.
         if (
@@ -667,62 +724,46 @@ def _transpose(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
             and len(tensor.key) == 2
             and tensor.key[0] in (key, ("transpose", second, first))
         ):
-            return replace(tensor, key=tensor.key[1], strided=None, contiguous=None, shape=None)
+            return replace(tensor, key=tensor.key[1], strided=None, contiguous=None, shape=None, order=None)
+        if tensor.strided is not None:
+            return _view(
+                tensor, key, site, strided=None, contiguous=None, order=None, shape=None, content=Content()
+            )
+        note = Note(f"{tensor.label}.transpose(...) is a strided view", site)
         return _view(tensor, key, site, strided=note, contiguous=False, shape=None, content=Content())
     rank = len(shape)
     if not (-rank <= first < rank and -rank <= second < rank):
-        return _view(tensor, key, site, shape=None, strided=None, contiguous=None)
-    sizes = list(shape)
-    sizes[first], sizes[second] = sizes[second], sizes[first]
-    low, high = sorted((first % rank, second % rank))
-    # Moving axes of size one past each other leaves the bytes in order.
-    moved = [shape[i] for i in range(low, high + 1)]
-    if low == high or sum(1 for size in moved if size.integer != 1) <= 1:
-        return _view(tensor, key, site, shape=tuple(sizes))
-    content = tensor.content
-    if content.triangle is not None:
-        content = Content()
-    if tensor.strided is not None and tensor.strided.text == note.text:
-        note_or_none: Note | None = None
-        return _view(
-            tensor, key, site, shape=tuple(sizes), strided=note_or_none, contiguous=None, content=content
-        )
-    return _view(tensor, key, site, shape=tuple(sizes), strided=note, contiguous=False, content=content)
+        return _view(tensor, key, site, shape=None, strided=None, contiguous=None, order=None)
+    axes = list(range(rank))
+    axes[first % rank], axes[second % rank] = axes[second % rank], axes[first % rank]
+    moved = tuple(shape[axis] for axis in axes)
+    content = (
+        tensor.content
+        if first % rank == second % rank
+        else Content(additive=tensor.content.additive, polarity=tensor.content.polarity)
+    )
+    return _view(tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "transpose", site))
 
 
 def _permute(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     items = args[0].items if len(args) == 1 and isinstance(args[0], Sequence) else tuple(args)
-    order = [integer_of(item) for item in items] if items else []
-    note = Note(f"{tensor.label}.permute(...) is a strided view", site)
+    wanted = [integer_of(item) for item in items] if items else []
     shape = full_shape(tensor)
-    key = ("permute", *order)
-    if not order or any(axis is None for axis in order):
-        return _view(tensor, key, site, shape=None, strided=None, contiguous=None, content=Content())
-    axes = [axis for axis in order if axis is not None]
+    key = ("permute", *wanted)
+    axes = [axis for axis in wanted if axis is not None]
     rank = len(axes)
-    if shape is not None and len(shape) == rank and all(-rank <= a < rank for a in axes):
-        axes = [a % rank for a in axes]
-        wide = [a for a in axes if shape[a].integer != 1]
-        ordered = wide == sorted(wide)
+    if not wanted or len(axes) != len(wanted) or sorted(a % rank for a in axes) != list(range(rank)):
         return _view(
-            tensor,
-            key,
-            site,
-            shape=tuple(shape[a] for a in axes),
-            strided=tensor.strided if ordered else note,
-            contiguous=tensor.contiguous if ordered else False,
-            content=tensor.content if ordered else Content(),
+            tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
         )
-    ordered = axes == list(range(rank))
-    return _view(
-        tensor,
-        key,
-        site,
-        shape=None,
-        strided=None if ordered else note,
-        contiguous=None if ordered else False,
-        content=Content(),
-    )
+    axes = [axis % rank for axis in axes]
+    if shape is not None and len(shape) != rank:
+        return _view(
+            tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
+        )
+    moved = tuple(shape[axis] for axis in axes) if shape is not None else None
+    content = tensor.content if axes == list(range(rank)) else Content()
+    return _view(tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "permute", site))
 
 
 def _unsqueeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -732,7 +773,15 @@ def _unsqueeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
         sizes: list[Num | None] = list(full_shape(tensor) or ())
         sizes.insert(axis if axis >= 0 else axis + len(sizes) + 1, Num.of(1))
         shape = tuple(sizes)
-    return _view(tensor, ("unsqueeze", axis), site, shape=shape)
+    order = tensor.order
+    if order is not None:
+        at = None if axis is None else axis if axis >= 0 else axis + len(order) + 1
+        order = (
+            (*order[:at], len(order), *order[at:])
+            if at is not None and 0 <= at <= len(order) and shape is not None
+            else None
+        )
+    return _view(tensor, ("unsqueeze", axis), site, shape=shape, order=order)
 
 
 def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -746,7 +795,23 @@ def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
                 shape = tuple(d for i, d in enumerate(full_shape(tensor) or ()) if i != real)
             elif size is not None and size.integer is not None:
                 shape = tensor.shape
-    return _view(tensor, ("squeeze", axis), site, shape=shape)
+    order = tensor.order
+    if (
+        order is not None
+        and axis is not None
+        and shape is not None
+        and tensor.shape is not None
+        and len(shape) < len(tensor.shape)
+    ):
+        order = _ranked([rank for i, rank in enumerate(order) if i != axis % len(tensor.shape)])
+    elif shape is None:
+        order = None
+    return _view(tensor, ("squeeze", axis), site, shape=shape, order=order)
+
+
+def _ranked(order: list[int]) -> tuple[int, ...]:
+    """The same order with ranks 0, 1, 2 ..."""
+    return tuple(sorted(order).index(rank) for rank in order)
 
 
 def _expand(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -797,8 +862,28 @@ def _flatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
         shape = (None,)
     changes: dict[str, Any] = {"shape": shape, "content": replace(tensor.content, triangle=None)}
     if tensor.strided is not None:
+        if (
+            tensor.order is not None
+            and not tensor.gaps
+            and own is not None
+            and start is not None
+            and end is not None
+        ):
+            first, last = start % len(own), end % len(own)
+            merged = [
+                rank
+                for rank, dim in list(zip(tensor.order, own, strict=True))[first : last + 1]
+                if dim.integer != 1
+            ]
+            if all(y == x + 1 for x, y in zip(merged, merged[1:], strict=False)):
+                # The merged axes lie next to each other in memory: still a view.
+                kept = merged[0] if merged else tensor.order[first]
+                order = _ranked([*tensor.order[:first], kept, *tensor.order[last + 1 :]])
+                return _view(tensor, ("flatten", start, end), site, order=order, **changes)
         changes.update(
             strided=None,
+            order=None,
+            gaps=False,
             contiguous=True,
             storage=("fresh", "flatten", tensor.key),
             copied=_copy_note(
@@ -850,6 +935,7 @@ def _pieces(
             site,
             shape=shape,
             strided=note or tensor.strided,
+            gaps=tensor.gaps or note is not None,
             contiguous=False if note else (tensor.contiguous if leading else None),
             content=Content(),
             label=f"{tensor.label} piece",
@@ -942,6 +1028,10 @@ def select(tensor: Tensor, axis: int, site: Any, index: Hashable = None) -> Tens
         site,
         shape=shape,
         strided=note,
+        order=_ranked([rank for i, rank in enumerate(tensor.order) if i != axis % len(tensor.order)])
+        if tensor.order is not None and own is not None
+        else None,
+        gaps=tensor.gaps or axis != 0,
         contiguous=tensor.contiguous if axis == 0 else False,
         content=content,
         label=f"{tensor.label}[...]",
@@ -1093,8 +1183,7 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
     if zero and source.fill is not None and operator in ("==", "!="):
         content = Content(fill=(source.fill == 0) == (operator == "=="))
     elif (
-        (zero
-        and operator == "!=")
+        (zero and operator == "!=")
         or (zero and operator == "<" and source.additive)
         or (zero and operator == ">" and not source.additive and source.triangle)
     ):
@@ -1384,6 +1473,7 @@ def _narrow(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
         site,
         shape=shape,
         strided=strided,
+        gaps=tensor.gaps or axis != 0,
         content=Content(lengths=tensor.content.lengths) if axis == 0 else Content(),
     )
 
@@ -1564,7 +1654,45 @@ _METHODS: dict[str, Callable[..., Value | None]] = {
 
 # Functions of torch that take the tensor first and otherwise work like the method.
 _AS_METHOD = frozenset(
-    ["triu", "tril", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "unflatten", "reshape", "split", "chunk", "unbind", "cumsum", "diff", "masked_fill", "logical_not", "bitwise_not", "repeat_interleave", "clone", "logical_or", "logical_and", "eq", "ne", "lt", "gt", "le", "ge", "clamp", "narrow", "select", "gather", "index_select", "swapaxes", "add", "sub", "mul", "abs"]
+    [
+        "triu",
+        "tril",
+        "transpose",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "flatten",
+        "unflatten",
+        "reshape",
+        "split",
+        "chunk",
+        "unbind",
+        "cumsum",
+        "diff",
+        "masked_fill",
+        "logical_not",
+        "bitwise_not",
+        "repeat_interleave",
+        "clone",
+        "logical_or",
+        "logical_and",
+        "eq",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "clamp",
+        "narrow",
+        "select",
+        "gather",
+        "index_select",
+        "swapaxes",
+        "add",
+        "sub",
+        "mul",
+        "abs",
+    ]
 )
 
 _FUNCTIONS: dict[str, Callable[..., Value | None]] = {

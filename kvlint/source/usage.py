@@ -95,9 +95,7 @@ class Usage:
             return Use(dropped=False)
         target = assign.targets[0].target
         if isinstance(target, cst.Name):
-            return Use(
-                dropped=False, read=self._indexed_reads(target, assign), whole=self._whole_use(target)
-            )
+            return Use(dropped=False, read=self._indexed_reads(target, assign), whole=self._whole_use(target))
         if not isinstance(target, (cst.Tuple, cst.List)):
             return Use(dropped=False)
         if any(isinstance(e, cst.StarredElement) for e in target.elements):
@@ -121,9 +119,20 @@ class Usage:
         if len(self._stores.get(target.value, [])) > 1:
             return None
         for node in self._reads.get(target.value, []):
-            if self._order[node] > self._order[target] and self._computes(node):
+            after = self._order[node] > self._order[target]
+            if after and self._computes(node) and self._branches(node) <= self._branches(target):
                 return Site(self.chunk, node)
         return None
+
+    def _branches(self, node: cst.CSTNode) -> set[int]:
+        """The tests around a node."""
+        found: set[int] = set()
+        parent = self._parents.get(node)
+        while parent is not None:
+            if isinstance(parent, (cst.If, cst.IfExp, cst.While, cst.BooleanOperation)):
+                found.add(id(parent))
+            parent = self._parents.get(parent)
+        return found
 
     def _whole_use(self, target: cst.Name) -> Place | None:
         """Where a name is computed with as one tensor before it is bound again."""
