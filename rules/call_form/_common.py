@@ -71,28 +71,33 @@ def decode_engine(call: Call) -> Tri:
 
 
 def differ(left: Fact[Num], right: Fact[Num]) -> Tri:
-    """Whether two sizes certainly differ.
-
-    Yes for different constants, and for a size that is the other one times a factor the author named
-    (``heads`` and ``heads // ranks``). Two unrelated names prove nothing: one may be an alias.
-    """
+    """Whether two sizes certainly differ: by a constant. Names prove nothing, one may be an alias."""
     if not (left.known and right.known):
         return Tri(None, left.notes if not left.known else right.notes)
-    mine, theirs = left.value, right.value
     notes = (*left.notes, *right.notes)
-    if mine == theirs:
-        return Tri(False, notes)
-    if (mine - theirs).const is not None:
-        return Tri(True, notes)
-    factor = mine.divide(theirs)
+    difference = (left.value - right.value).const
+    if difference is None:
+        note = Note(f"{left.value.label} and {right.value.label} may be equal")
+        return Tri(None, (*notes, note))
+    return Tri(difference != 0, notes)
+
+
+def rescaled(left: Fact[Num], right: Fact[Num]) -> Tri:
+    """Like :func:`differ`, and yes for a size that is the other one times a factor the author named.
+
+    For counts of heads, where ``heads`` and ``heads // ranks`` are told apart on purpose.
+    """
+    certain = differ(left, right)
+    if not (certain.unknown and left.known and right.known):
+        return certain
+    mine, theirs = left.value, right.value
     nested = mine.atoms() < theirs.atoms() or theirs.atoms() < mine.atoms()
-    if factor is not None and len(factor.terms) == 1 and factor.declared and nested and _shared(mine, theirs):
-        return Tri(True, (*notes, Note(f"they differ by the factor {factor.label}")))
-    return Tri(None, (*notes, Note(f"{mine.label} and {theirs.label} may be equal")))
-
-
-def _shared(left: Num, right: Num) -> bool:
-    return bool(left.atoms() & right.atoms())
+    factor = mine.divide(theirs)
+    if not nested or not (mine.atoms() & theirs.atoms()) or factor is None:
+        return certain
+    if len(factor.terms) == 1 and factor.declared:
+        return Tri(True, (*left.notes, *right.notes, Note(f"they differ by the factor {factor.label}")))
+    return certain
 
 
 def schemas(call: Call) -> tuple[Operator, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, differ
+from ._common import RunRule, rescaled
 
 
 class HeadsDifferFromQuery(RunRule):
@@ -102,7 +102,7 @@ class HeadsDifferFromQuery(RunRule):
         seen = axis.value.label if axis.known else "?"
         shown = told.value.label if told.known else "?"
         return require(
-            ~differ(axis, told),
+            ~rescaled(axis, told),
             f"{heads.name} is {shown}, but query has {seen} heads in {call.query_layout.get('its layout')}",
             when=heads.given,
             at=heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import INFERENCE, RunRule, differ, paged
+from ._common import INFERENCE, RunRule, paged, rescaled
 
 
 class KvHeadsDifferFromKey(RunRule):
@@ -81,7 +81,7 @@ class KvHeadsDifferFromKey(RunRule):
         seen = axis.value.label if axis.known else "?"
         shown = told.value.label if told.known else "?"
         return require(
-            ~differ(axis, told),
+            ~rescaled(axis, told),
             f"{given.name} is {shown}, but key has {seen} heads",
             when=given.given & ~paged(call) & call.query_layout.among(("BNSD", "BSND")),
             at=given,

@@ -7,7 +7,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, require, violated
 from kvlint.contract.tri import NO, Fact, Note, Tri, tri
 
-from ._common import decode_engine, differ, paged
+from ._common import decode_engine, paged, rescaled
 
 
 class MissingKvHeads(Rule):
@@ -192,7 +192,7 @@ def _kept_apart(call: Call, real: Fact[Num], told: Fact[Num]) -> Tri:
     if not (real.known and told.known):
         return Tri(None, real.notes if not real.known else told.notes)
     mine, theirs = real.value, told.value
-    certain = differ(real, told)
+    certain = rescaled(real, told)
     if not certain.unknown:
         return certain
     of_query = call.query_heads_axis

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.tri import Note
+from kvlint.contract.values import Choice
 
 from ._common import RunRule
 
@@ -22,6 +24,7 @@ class StridedInput(RunRule):
     ## What it does
     Reports key, value, their paged caches and the rope parts where the source shows a view that is not
     contiguous: a transpose, a slice of the last axis, one part of a split.
+    A view on one of several paths is left alone.
 
     ## Why it is wrong
     The documentation excludes it. Up to CANN 9.0 the operator makes a hidden copy on every call, for a cache
@@ -107,6 +110,10 @@ class StridedInput(RunRule):
             if same is not None and same in seen:
                 continue
             seen.add(same)
+            if isinstance(arg.value, Choice):
+                # Models keep branches for configurations they never ship with.
+                yield undecided(Note(f"{arg.name} differs between paths", arg.place))
+                continue
             yield require(
                 ~arg.strided,
                 f"{arg.name} is a strided view: copied on every call, rejected or misread from CANN 9.1",
