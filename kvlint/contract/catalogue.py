@@ -94,7 +94,7 @@ def find(name: str, overload: str = "", release: str | None = None) -> Operator 
 
     Without a release, the newest schema. ``"2.7"`` and ``"2.7.1"`` mean the newest matching release,
     ``"2.7.1.post11"`` that one. A few operators have no default overload; the plain name then means the
-    only overload there is, as it does in a call.
+    only overload there is, as it does in a call. ``"default"`` is another way to say ``""``.
     """
     known = variants(name, overload)
     if release is None:
@@ -108,6 +108,7 @@ def variants(name: str, overload: str = "") -> tuple[Operator, ...]:
     overloads = _index().get(name)
     if overloads is None:
         return ()
+    overload = "" if overload == "default" else overload
     if not overload and "" not in overloads and len(overloads) == 1:
         overload = next(iter(overloads))
     return _parsed(name, overload) if overload in overloads else ()

@@ -409,6 +409,7 @@ def test_a_name_without_default_overload_means_its_only_one() -> None:
     assert known("npu_scatter_pa_cache").full_name == "npu_scatter_pa_cache.value"
     assert known("_npu_paged_attention_v2").full_name == "_npu_paged_attention_v2.out"
     assert known(V1).full_name == V1
+    assert known(V1, "default") is known(V1)
     assert known(V1, "out").full_name == f"{V1}.out"
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import yaml
 from pip._internal.commands import create_command
-from pip._internal.index.collector import parse_links
+from pip._internal.index.collector import IndexContent, parse_links
 from pip._internal.models.link import Link
 from pip._internal.network.lazy_wheel import LazyZipOverHTTP
 from pip._internal.network.session import PipSession
@@ -118,28 +118,18 @@ def wheels(session: PipSession, locations: Iterable[str]) -> dict[Version, list[
             continue
         response = session.get(location, headers={"Accept": "text/html"})
         response.raise_for_status()
-        page = IndexPage(response.content, response.headers.get("Content-Type", "text/html"), response.url)
+        page = IndexContent(response.content, content_type=response.headers["Content-Type"],
+                            encoding=response.encoding, url=response.url)
         for link in parse_links(page):
             if link.is_wheel and not link.is_yanked:
                 found.setdefault(parse_wheel_filename(link.filename)[1], []).append(link)
     return found
 
 
-@dataclass(frozen=True)
-class IndexPage:
-    """The part of pip's index page that its link parser reads."""
-
-    content: bytes
-    content_type: str
-    url: str
-    encoding: str | None = None
-    cache_link_parsing: bool = False
-
-
 def members(session: PipSession, link: Link, names: Iterable[str]) -> tuple[date, dict[str, bytes]]:
     """The newest date inside a wheel, and the content of those named members that exist."""
     with LazyZipOverHTTP(link.url_without_fragment, session, chunk_size=1 << 20) as remote:
-        archive = zipfile.ZipFile(remote)  # type: ignore[arg-type]
+        archive = zipfile.ZipFile(remote)
         infos = {info.filename: info for info in archive.infolist()}
         newest = max(info.date_time for info in infos.values())
         return date(*newest[:3]), {name: archive.read(name) for name in names if name in infos}
@@ -199,9 +189,9 @@ def document(grouped: list[list[Release]]) -> dict[str, object]:
         operators[namespace].setdefault(name, {})[overload] = [
             {"schema": schema, "releases": spans(order, versions)} for schema, versions in oldest_first]
     return {
-        "trains": [{"built": f"{train[0].built:%Y-%m}",
-                    "op_plugin": OP_PLUGIN_BRANCH.get(f"{train[0].built:%Y-%m}"),
-                    "releases": [str(release.version) for release in train]} for train in grouped],
+        "trains": [{"built": month, "op_plugin": OP_PLUGIN_BRANCH.get(month),
+                    "releases": [str(release.version) for release in train]}
+                   for train in grouped for month in [f"{min(r.built for r in train):%Y-%m}"]],
         "operators": operators,
     }
 
