@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvlint.contract.call import Call
+from kvlint.contract.call import Call, leaves
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import NO, Tri
@@ -94,6 +94,12 @@ class PagedCacheRank(PagedRule):
                 q, cache, cache, num_query_heads=8, softmax_scale=0.1, input_layout="BSND", block_size=128,
                 block_table=table, actual_seq_kvlen=lens)
         """,
+        "flattened by a starred view": """
+            torch_npu.npu_fused_infer_attention_score_v2(
+                q, k_pool.view(*k_pool.shape[:2], -1), v_pool.view(*v_pool.shape[:2], -1), num_query_heads=8,
+                softmax_scale=0.1, input_layout="BSND", block_size=128, block_table=table,
+                actual_seq_kvlen=lens)
+        """,
         "layout by path": """
             cache = pool.view(-1, 8, 128, 64) if heads_first else pool.view(-1, 128, 512)
             torch_npu.npu_fused_infer_attention_score_v2(
@@ -137,10 +143,14 @@ class PagedCacheRank(PagedRule):
             return NO, ""
         layout = call.layout
         if rank == 4:
-            return layout.among(_NO_4D), f" with input_layout={layout.get('')!r}"
+            # Shipped MLA code passes (blocks, 1, block, 512) with BSND: newer releases take it.
+            return layout.among(_NO_4D) & ~call.rope, f" with input_layout={layout.get('')!r}"
         if call.operator.family == "ifa":
             return Tri(None), ""
-        never = layout.among(("BNSD_BSND", "NSD")) | (layout.among(("BNSD", "BNSD_NBSD")) & call.rope)
+        never = layout.among(("BNSD_BSND", "NSD"))
+        if len(leaves(call.arg("key").value, {})) == 1:
+            # Whether the cache is NZ and which layout reads it are often two switches of one program.
+            never = never | (layout.among(("BNSD", "BNSD_NBSD")) & call.rope)
         long = constant(call.query_length).holds(lambda size: size > 16)
         batched = layout.among(("BSH", "BSND", "BNSD")) & long & ~call.arg("sparse_mode").constant.equals(4)
         return never | batched, f" (NZ) with input_layout={layout.get('')!r}"
