@@ -107,7 +107,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
-def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives the command the signature that the table describes."""
     about = typer.Argument(help="Files and folders, or - for standard input [default: .].")
     paths = inspect.Parameter(
@@ -122,7 +122,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-app.command("check", help="Check source files.", epilog=EXIT_CODES)(_with_options(_check))
+app.command("check", help="Check source files.", epilog=EXIT_CODES)(with_options(_check))
 
 
 @app.command("rule")

@@ -23,7 +23,7 @@ class Option:
         kind: "flag", "value" (the last one wins) or "list" (given several times; commas separate).
         metavar: what the value is called in the help.
         choices: the only values allowed; empty for any.
-        default: value when it is not given.
+        default: value when it is not given; None for "what the configuration says".
         off: for a flag: how to write its opposite.
         help: one sentence.
         group: heading in the help.
@@ -50,7 +50,11 @@ class Option:
         self.group = group
         self.metavar = metavar
         self.choices = choices
-        self.default = [] if kind == "list" else False if kind == "flag" and default is None else default
+        if kind == "list":
+            default = []
+        elif kind == "flag":
+            default = None if off else False
+        self.default = default
         self.off = off
 
 
@@ -59,7 +63,6 @@ _TARGET = "Target stack"
 _FILES = "File selection"
 _OUTPUT = "Output"
 
-# ``None`` as the default of an on/off flag means: what the configuration says.
 OPTIONS: tuple[Option, ...] = (
     Option(
         "--select",
@@ -93,7 +96,6 @@ OPTIONS: tuple[Option, ...] = (
         "flag",
         "Skip excluded files even when they are passed by name.",
         group=_FILES,
-        default=None,
         off="--no-force-exclude",
     ),
     Option(
@@ -101,7 +103,6 @@ OPTIONS: tuple[Option, ...] = (
         "flag",
         "Skip what .gitignore files name (the default).",
         group=_FILES,
-        default=None,
         off="--no-respect-gitignore",
     ),
     Option(
