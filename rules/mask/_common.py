@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator
 from kvlint.contract.num import Atom, Num
@@ -41,6 +43,17 @@ def meant(arg: Arg) -> Tri:
         return tri(not (isinstance(value, Absent) or (isinstance(value, Const) and value.value is None)))
 
     return arg.test(question) if arg.call.opaque is None or arg.given.yes else arg.given
+
+
+def one_token_path(call: Call) -> bool:
+    """Whether a test on this path says that the queries are one token long: nothing is there to hide."""
+    for cond, holds in call.assumed.items():
+        if not holds or not re.search(r"q|len|tok|seq|step", cond.label.lower()):
+            continue
+        limit = {"le": 1, "lt": 2, "eq": 1}.get(cond.kind)
+        if limit is not None and cond.const == limit:
+            return True
+    return False
 
 
 def mode_among(call: Call, *modes: int) -> Tri:

@@ -7,7 +7,7 @@ from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, 
 from kvlint.contract.tri import Note, Tri
 from kvlint.contract.values import Absent, Const
 
-from ._common import MaskRule, alternatives, constant_length
+from ._common import MaskRule, alternatives, constant_length, one_token_path
 
 
 class InertNextTokens(MaskRule):
@@ -108,7 +108,7 @@ class InertNextTokens(MaskRule):
     def check(self, call: Call) -> Verdict:
         """Judges the token limit of a call without a mask."""
         mask, limit = call.arg("mask"), call.arg("next_tokens")
-        if limit.given.no or call.single_token.yes or call.absorbed.yes:
+        if limit.given.no or call.single_token.yes or call.absorbed.yes or one_token_path(call):
             return NOT_APPLICABLE
         if any(not _no_mask(value) for value in alternatives(mask.value)):
             return NOT_APPLICABLE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among, sparse_mode
+from ._common import MaskRule, mode_among, one_token_path, sparse_mode
 
 
 class InertSparseMode(MaskRule):
@@ -49,7 +49,7 @@ class InertSparseMode(MaskRule):
         "band without a mask": """
             ops = torch.ops.npu
             ops.npu_fusion_attention(
-                q, k, v, 8, "BSND", scale=0.1, atten_mask=None, pre_tockens=1023, next_tockens=1,
+                q, k, v, 8, "BSND", scale=0.1, atten_mask=None, pre_tockens=65536, next_tockens=1,
                 sparse_mode=4,  # KV211
             )
         """,
@@ -63,6 +63,13 @@ class InertSparseMode(MaskRule):
                 q, k, v, 8, "BSND", scale=0.1, atten_mask=hidden if causal else None,
                 sparse_mode=3 if causal else 0)
         """,
+        "mask dropped for one query token": """
+            hidden = self.hidden if meta.max_query_len > 1 else None
+            torch_npu.npu_fusion_attention(
+                q, k, v, 8, "TND", scale=0.1, actual_seq_qlen=ends, actual_seq_kvlen=kv_ends,
+                sparse_mode=3, atten_mask=hidden,
+            )
+        """,
         "full attention": """
             torch_npu.npu_fusion_attention(q, k, v, 8, "BSND", scale=0.1)
         """,
@@ -74,6 +81,8 @@ class InertSparseMode(MaskRule):
     def check(self, call: Call) -> Verdict:
         """Judges mode and mask of one path together."""
         mask, mode = call.arg("mask"), call.arg("sparse_mode")
+        if one_token_path(call):
+            return NOT_APPLICABLE
         return require(
             mask.present,
             f"sparse_mode={sparse_mode(call)} has no effect without {mask.name}: full attention is computed",
