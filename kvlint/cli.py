@@ -165,18 +165,20 @@ def _op(
     output_format: Annotated[OpFormat, typer.Option(help="How it is printed.")] = OpFormat.text,
 ) -> None:
     """Show an operator's schema, roles and history."""
-    from .opinfo import describe, list_operators
+    from .opinfo import Format, describe, list_operators
+
+    form: Format = "json" if output_format is OpFormat.json else "text"
 
     def print_it() -> int:
         if every:
-            text = list_operators(output_format.value)
+            text = list_operators(form)
         elif name is None:
             return _fail("op: name an operator or give --list")
         else:
             try:
-                text = describe(name, torch_npu, output_format.value)
-            except (KeyError, ValueError) as error:
-                return _fail(str(error.args[0]) if error.args else f'no operator is called "{name}"')
+                text = describe(name, torch_npu, form)
+            except ValueError as error:  # an unknown operator is one too
+                return _fail(str(error))
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return 0
 

@@ -1,14 +1,15 @@
-"""``kvlint rule``, ``kvlint op``, ``kvlint --version``: what people and agents read about rules and operators."""
+"""What people and agents read about rules and operators: ``kvlint rule``, ``op`` and ``--version``."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from support.cli import Kvlint
 
 from kvlint import __version__
+from kvlint.contract.catalogue import find
 from kvlint.contract.rule import DOC_HEADINGS, all_rules
+from support.cli import Kvlint
 
 
 class TestRule:
@@ -51,6 +52,37 @@ class TestRule:
         ran = kvlint("rule", "missing-scal")
         assert (ran.code, ran.out) == (2, "")
         assert ran.err == 'kvlint: error: no rule is called "missing-scal", did you mean "missing-scale"?\n'
+
+
+class TestOp:
+    def test_text_names_every_parameter(self, kvlint: Kvlint) -> None:
+        name = "npu_fused_infer_attention_score"
+        ran = kvlint("op", name)
+        operator = find(name)
+        assert operator is not None and ran.code == 0
+        assert [param.name for param in operator.params if param.name not in ran.out] == []
+
+    def test_json(self, kvlint: Kvlint) -> None:
+        ran = kvlint("op", "torch_npu.npu_fused_infer_attention_score_v2", "--output-format=json")
+        assert json.loads(ran.out)["name"] == "npu_fused_infer_attention_score_v2"
+        assert ran.out.endswith("}\n")
+
+    def test_list(self, kvlint: Kvlint) -> None:
+        assert "npu_fusion_attention" in kvlint("op", "--list").out
+        assert len(json.loads(kvlint("op", "--list", "--output-format=json").out)) > 50
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["npu_fusd_infer_attention_score"], "did you mean npu_fused_infer_attention_score"),
+            (["npu_fusion_attention", "--torch-npu", "1.0"], "no torch_npu release '1.0'"),
+            ([], "op: name an operator or give --list"),
+        ],
+    )
+    def test_refused_in_one_line(self, kvlint: Kvlint, words: list[str], said: str) -> None:
+        ran = kvlint("op", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("kvlint: error: ") and said in ran.err and ran.err.count("\n") == 1
 
 
 class TestVersion:

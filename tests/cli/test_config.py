@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from support.cli import BAD, CLEAN, Kvlint, call
 
 BOTH = call("q", "bad=1", "worse=1", "whole=1")
@@ -87,7 +88,12 @@ class TestSelection:
 
 
 class TestPerFileIgnores:
-    TABLE = '[tool.kvlint.per-file-ignores]\n"tests/**" = ["KV101"]\n"*_gen.py" = ["KV1"]\n"one.py" = ["worse-argument"]\n'
+    TABLE = """\
+[tool.kvlint.per-file-ignores]
+"tests/**" = ["KV101"]
+"*_gen.py" = ["KV1"]
+"one.py" = ["worse-argument"]
+"""
 
     def test_patterns(self, kvlint: Kvlint, tree) -> None:
         names = ("tests/x/a.py", "src/tests.py", "deep/b_gen.py", "sub/one.py")

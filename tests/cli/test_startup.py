@@ -23,6 +23,7 @@ def imported(folder: Path, *words: str) -> set[str]:
             [sys.executable, "-X", "importtime", *command],
             capture_output=True,
             text=True,
+            check=False,
             cwd=folder,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )

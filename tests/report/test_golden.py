@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.cli import Kvlint
 
 from kvlint import __version__
 from kvlint.report.text import MAX_WIDTH, clean, underline
+from support.cli import Kvlint
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -42,7 +42,8 @@ def whole(q):
 ''',
     "pkg/comments.py": "x = 1  # kvlint: ignore[KV101, KV999] once upon a time\n",
     "pkg/broken.py": "torch_npu.npu_fusion_attention(q, bad=\n",
-    "pkg/hidden.py": "import torch_npu\n\ntorch_npu.npu_fusion_attention(q, bad=1)  # kvlint: ignore[KV101] meant\n",
+    "pkg/hidden.py": "import torch_npu\n"
+    "torch_npu.npu_fusion_attention(bad=1)  # kvlint: ignore[KV101] meant\n",
     "pkg/clean.py": "print('hello')\n",
 }
 
