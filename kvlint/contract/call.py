@@ -627,7 +627,8 @@ class Call:
 
     ``arg(role)`` gives the argument that plays a role, whatever this operator calls it; for an
     operator without the role it is an argument that is absent with a default of None. ``trail`` tells
-    through which calls the function was entered, when the arguments come from a known caller.
+    through which calls the function was entered, when the arguments come from a known caller; ``path`` are
+    the tests passed on the way to the call.
     """
 
     operator: Operator
@@ -638,6 +639,7 @@ class Call:
     scope: Scope | None = None
     use: Use = Use()
     trail: tuple[Note, ...] = ()
+    path: tuple[tuple[Cond, bool], ...] = ()
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property

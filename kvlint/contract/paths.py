@@ -22,6 +22,7 @@ class Cond:
         label: the test as the source writes it, for messages.
         remote: True when the test was made in another method than the call (a configuration choice in a
             constructor): alone it does not show that the call runs that way.
+        under: the tests passed on the way to this one.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Cond:
     label: str = field(default="", compare=False)
     place: Place | None = field(default=None, compare=False)
     remote: bool = field(default=False, compare=False)
+    under: tuple[tuple[Cond, bool], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))
@@ -77,6 +79,20 @@ def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assum
         elif known != holds:
             return None
     return result
+
+
+def witnessed(path: Iterable[tuple[Cond, bool]], chosen: Assumptions) -> bool:
+    """Whether the source spells out a path on which all of ``chosen`` and ``path`` hold.
+
+    It does when one of the tests was made under all the others. Two tests in a row prove no such path:
+    they may be two ways to ask for the same thing.
+    """
+    wanted = {**dict(path), **chosen}
+    for cond, holds in chosen.items():
+        seen = consistent({}, [*cond.under, (cond, holds)])
+        if seen is not None and all(decide(other, seen) == state for other, state in wanted.items()):
+            return True
+    return not chosen
 
 
 def _implied(other: Cond, holds: bool, cond: Cond) -> bool | None:

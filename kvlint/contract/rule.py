@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from .call import Arg, Call, Event, Scope, leaves
 from .catalogue import Operator
-from .paths import Assumptions
+from .paths import Assumptions, witnessed
 from .tri import Note, Place, Tri
 
 
@@ -166,8 +166,8 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
     First without assumptions; what stays undecided is asked again on each path one argument's value
     depends on. A path that violates is one the source itself spells out: choices of several
-    arguments are combined only when they hang on the same tests, and a test of another method
-    (``Cond.remote``) never makes a path of its own.
+    arguments are combined only when they hang on the same tests (:func:`~.paths.witnessed`), and a test
+    of another method (``Cond.remote``) never makes a path of its own.
     """
     verdicts = _verdicts(rule.check(call))
     if all(v.outcome is not Outcome.UNDECIDED for v in verdicts):
@@ -180,15 +180,17 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
     applicable = False
     for world in worlds:
         view = call.under(world)
+        possible = witnessed(call.path, {c: h for c, h in world.items() if c not in call.assumed})
         for verdict in _verdicts(rule.check(view)):
-            if verdict.outcome is Outcome.VIOLATED:
+            if verdict.outcome is Outcome.VIOLATED and possible:
                 key = (verdict.message, id(verdict.place))
-                if key not in found or len(world) < len(found[key].when):
-                    found[key] = replace(verdict, when=_conditions(call.assumed, world))
-            elif verdict.outcome is Outcome.UNDECIDED:
-                settled = False
+                when = _conditions(call.assumed, world)
+                if key not in found or len(when) < len(found[key].when):
+                    found[key] = replace(verdict, when=when)
             elif verdict.outcome is Outcome.PROVED:
                 applicable = True
+            elif verdict.outcome is not Outcome.NOT_APPLICABLE:
+                settled = False
     if found:
         return list(found.values())
     if settled:

@@ -99,9 +99,17 @@ class State:
     attrs: dict[tuple[Hashable, str], Value] = field(default_factory=dict)
     assumed: Assumptions = field(default_factory=dict)
     path: tuple[tuple[Cond, bool], ...] = ()
+    """Tests passed since the function was entered."""
+    outer: tuple[tuple[Cond, bool], ...] = ()
+    """Tests that the callers had passed when the function was entered."""
 
     def copy(self) -> State:
-        return State(dict(self.vars), dict(self.heap), dict(self.attrs), self.assumed, self.path)
+        return State(dict(self.vars), dict(self.heap), dict(self.attrs), self.assumed, self.path, self.outer)
+
+    @property
+    def under(self) -> tuple[tuple[Cond, bool], ...]:
+        """Every test passed on the way here."""
+        return self.outer + self.path
 
     def assume(self, cond: Cond, holds: bool) -> State | None:
         """The state after a test, or None when that arm cannot run."""
@@ -128,6 +136,7 @@ class Record:
     opaque: Note | None
     site: Site
     assumed: Assumptions
+    path: tuple[tuple[Cond, bool], ...]
     trail: tuple[Note, ...]
     frame: Frame
     partial: bool = False
@@ -250,7 +259,7 @@ class Interpreter:
         self, func: Func, arguments: Mapping[str, Value], state: State, depth: int, trail: tuple[Note, ...]
     ) -> tuple[Value, State | None]:
         """Runs a function; returns its result and the state at its end (None when it always raises)."""
-        inner = State(dict(arguments), state.heap, state.attrs, state.assumed, ())
+        inner = State(dict(arguments), state.heap, state.attrs, state.assumed, (), state.outer)
         parameters = [p for p, _ in _parameters(func.node)]
         me = parameters[0].name.value if func.owner is not None and parameters else ""
         frame = Frame(
@@ -595,7 +604,7 @@ class Interpreter:
             right = b if b is not None else Unknown(("unbound", name), name, "it is not set on every path")
             return choose(cond, left, right) if cond is not None else joined(left, right)
 
-        result = State(assumed=yes.assumed, path=yes.path)
+        result = State(assumed=yes.assumed, path=yes.path, outer=yes.outer)
         for name in yes.vars.keys() | no.vars.keys():
             result.vars[name] = pick(yes.vars.get(name), no.vars.get(name), name)
         for key in yes.attrs.keys() | no.attrs.keys():
@@ -941,6 +950,13 @@ class Interpreter:
         return self.truth(value, node, frame)
 
     def truth(self, value: Value, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
+        """A value as a test; the condition remembers the tests it was made under."""
+        found = self._truth(value, node, frame)
+        if isinstance(found, bool):
+            return found
+        return replace(found[0], under=frame.state.under), found[1]
+
+    def _truth(self, value: Value, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
         value = self.simplify(self.force(value), frame.state.assumed)
         if isinstance(value, Test):
             known = decide(value.cond, frame.state.assumed)
@@ -1011,7 +1027,9 @@ class Interpreter:
             arguments = self.bind(call.func, list(call.args), dict(call.kwargs), call.state)
             if arguments is None:
                 return replace(unknown, reason="its arguments do not fit")
-            state = State({}, dict(call.state.heap), dict(call.state.attrs), call.state.assumed)
+            state = State(
+                {}, dict(call.state.heap), dict(call.state.attrs), call.state.assumed, (), call.state.under
+            )
             result, final = self._run(call.func, arguments, state, call.depth + 1, ())
             for ident, content in (final.heap if final is not None else {}).items():
                 call.state.heap.setdefault(ident, content)
@@ -2354,24 +2372,18 @@ class Interpreter:
             site = Site(frame.chunk, arg)
             value = self.expr(arg.value, frame)
             if arg.star == "*":
-                content = self.deref(self.force(value), frame)
-                if isinstance(content, Sequence) and content.items is not None:
-                    positional.extend((item, site) for item in content.items)
-                elif (
-                    isinstance(content, Sequence)
-                    and isinstance(content.key, tuple)
-                    and content.key[:1] == ("shape",)
-                ):
-                    positional.append((content, site))
-                    opaque = opaque or Note(f"*{label_of(value)} is not visible", site)
+                items = self._star_items(value, frame)
+                if items is not None:
+                    positional.extend((item, site) for item in items)
                 else:
                     opaque = opaque or Note(f"*{label_of(value)} is not visible", site)
-                    positional.append(
-                        (
-                            Unknown(("star", key_of(value)), label_of(value), "it is unpacked", place=site),
-                            site,
-                        )
+                    hidden = Sequence(
+                        None,
+                        "tuple",
+                        key=("star", key_of(self.force(value)), id(arg)),
+                        label=f"*{label_of(value)}",
                     )
+                    positional.append((hidden, site))
             elif arg.star == "**":
                 stars.append((value, site))
             elif arg.keyword is not None:
@@ -2395,6 +2407,26 @@ class Interpreter:
             if isinstance(callee, Choice):
                 return self._apply_choice(callee, apply, frame)
         return self.lift(apply, [callee], frame)
+
+    def _star_items(self, value: Value, frame: Frame) -> list[Value] | None:
+        """The elements of ``*value``, when their number is known."""
+        value = self.force(value)
+        counts: set[int | None] = set()
+        for leaf in _plain_leaves(value):
+            content = self.deref(leaf, frame)
+            counts.add(
+                len(content.items) if isinstance(content, Sequence) and content.items is not None else None
+            )
+        count = counts.pop() if len(counts) == 1 else None
+        if count is None:
+            return None
+
+        def element(leaf: Value, index: int) -> Value:
+            content = self.deref(leaf, frame)
+            assert isinstance(content, Sequence) and content.items is not None
+            return content.items[index]
+
+        return [self.lift(lambda leaf, i=i: element(leaf, i), [value], frame) for i in range(count)]  # type: ignore[misc]
 
     def _apply_choice(self, callee: Value, apply: Callable[[Value], Value], frame: Frame) -> Value:
         """Calls whichever function a test picked, each under its own assumption."""
@@ -2554,11 +2586,22 @@ class Interpreter:
         node: cst.Call,
     ) -> Value:
         if self.recording:
-            frozen = [(self.resolved(v, frame), s) for v, s in positional]
+            # What follows an unpacking of unknown length has no known position.
+            shown = next((i for i, (v, _) in enumerate(positional) if _is_hidden(v)), len(positional))
+            frozen = [(self.resolved(v, frame), s) for v, s in positional[:shown]]
             named = {name: (self.resolved(v, frame), s) for name, (v, s) in keywords.items()}
             self.records.append(
                 Record(
-                    op.name, op.overload, frozen, named, opaque, site, frame.state.assumed, frame.trail, frame
+                    op.name,
+                    op.overload,
+                    frozen,
+                    named,
+                    opaque,
+                    site,
+                    frame.state.assumed,
+                    frame.state.under,
+                    frame.trail,
+                    frame,
                 )
             )
         key = ("op", op.name, id(node), *(key_of(self.force(v)) for v, _ in positional))
@@ -2648,7 +2691,7 @@ class Interpreter:
             if arguments is None:
                 return replace(unknown, reason="its arguments do not fit")
             trail = (*frame.trail, Note(f"called from {frame.name}", site))
-            inner = State({}, frame.state.heap, frame.state.attrs, frame.state.assumed)
+            inner = State({}, frame.state.heap, frame.state.attrs, frame.state.assumed, (), frame.state.under)
             result, final = self._run(func, arguments, inner, frame.depth + 1, trail)
             if final is not None:
                 frame.state.heap = final.heap
@@ -2986,6 +3029,7 @@ class Interpreter:
                         note,
                         site,
                         frame.state.assumed,
+                        frame.state.under,
                         frame.trail,
                         frame,
                         partial=True,
@@ -3387,6 +3431,11 @@ def _plain_leaves(value: Value) -> list[Value]:
         else:
             result.append(item)
     return result
+
+
+def _is_hidden(value: Value) -> bool:
+    """Whether an argument stands for an unpacking of unknown length."""
+    return isinstance(value, Sequence) and isinstance(value.key, tuple) and value.key[:1] == ("star",)
 
 
 def _conjunction(path: tuple[tuple[Cond, bool], ...]) -> Cond | None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import libcst as cst
-
 from kvlint.contract import catalogue
-from kvlint.contract.call import Call, Event, Scope, Target, bind
+from kvlint.contract.call import Call, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Tensor, Value
 
 from .chunk import Chunk, Site
 from .evaluate import Frame, Interpreter, OutOfBudget, Record, State
+from .events import class_events, function_events
 from .module import BadSource, ModuleIndex, decode
 from .objects import ClassRef, Func
 from .prefilter import relevant
@@ -84,21 +83,20 @@ class _Reading:
         self.module = module
         self.target = target
         self.operators = catalogue.names()
+        self._trees: dict[Any, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         self.definitions = list(self._definitions(module.tree.body, None))
 
     def run(self) -> Analysis:
         wanted = self._roots()
-        scopes: dict[Any, list[tuple[Record, str]]] = {}
+        scopes: dict[Any, list[Record]] = {}
         order: list[Any] = []
-        events: dict[Any, list[Event]] = {}
-        names: dict[Any, tuple[str, Site | None]] = {}
-        done: set[Any] = set()
+        names: dict[Any, str] = {}
         for definition in wanted:
             func = self._function(definition)
             if func is None:
                 continue
             self._evaluate(func)
-            done.add(func.node)
+            self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
         records = self.interpreter.records
@@ -108,13 +106,13 @@ class _Reading:
             if key not in scopes:
                 scopes[key] = []
                 order.append(key)
-                names[key] = (record.frame.name, None)
-            scopes[key].append((record, record.frame.name))
+                names[key] = record.frame.name
+            scopes[key].append(record)
         result: list[Scope] = []
         for key in order:
             calls: list[Call] = []
             seen: set[tuple[int, tuple[Any, ...]]] = set()
-            for record, _ in scopes[key]:
+            for record in scopes[key]:
                 usage = usages.get(record.site.chunk)
                 if usage is None:
                     usage = usages[record.site.chunk] = Usage(record.site.chunk)
@@ -130,14 +128,15 @@ class _Reading:
                 seen.add(mark)
                 calls.append(call)
             if calls:
-                result.append(Scope(names[key][0], tuple(calls), tuple(events.get(key, ())), names[key][1]))
-        result = [self._linked(scope) for scope in result]
+                tree = self._trees.get(key)
+                found = tuple(function_events(self.module, tree, calls)) if tree is not None else ()
+                result.append(Scope(names[key], tuple(calls), found))
+        for name, event in class_events(self.module, self.operators):
+            result.append(Scope(name, (), (event,), event.place))
+        for scope in result:
+            for call in scope.calls:
+                call.scope = scope
         return Analysis(tuple(result))
-
-    def _linked(self, scope: Scope) -> Scope:
-        for call in scope.calls:
-            call.scope = scope
-        return scope
 
     # Which functions to evaluate.
 
@@ -179,17 +178,13 @@ class _Reading:
 
     def _evaluate(self, func: Func) -> None:
         before = len(self.interpreter.records)
-        try:
+        # What was found before a question got too costly counts; the rest stays unknown.
+        with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
-        except (OutOfBudget, RecursionError):
-            # What was found up to here counts; the rest of the function stays unknown.
-            pass
         covered = {id(record.site.node) for record in self.interpreter.records[before:]}
         for nested, state in self._nested(func, covered):
-            try:
+            with contextlib.suppress(OutOfBudget, RecursionError):
                 self.interpreter.run_root(replace(nested, closure=state))
-            except (OutOfBudget, RecursionError):
-                pass
 
     def _nested(self, func: Func, covered: set[int]) -> list[tuple[Func, State]]:
         found: list[tuple[Func, State]] = []
@@ -247,13 +242,19 @@ class _Reading:
                     values.get(param.name, ABSENT), binding.places.get(param.name), usage
                 )
         binding = replace(binding, values=values)
-        return Call(operator, binding, self.target, record.site, record.assumed, None, use, record.trail)
+        return Call(
+            operator, binding, self.target, record.site, record.assumed, None, use, record.trail, record.path
+        )
 
     def _settled(self, value: Value, place: Any, usage: Usage) -> Value:
         """A copy that is used later (returned, copied back) is no lost write."""
-        if isinstance(value, Tensor) and value.copied is not None and isinstance(place, Site):
-            if usage.used_later(place.node):
-                return replace(value, copied=None, storage=None)
+        if (
+            isinstance(value, Tensor)
+            and value.copied is not None
+            and isinstance(place, Site)
+            and usage.used_later(place.node)
+        ):
+            return replace(value, copied=None, storage=None)
         return value
 
 
@@ -275,4 +276,3 @@ def _mentioned(node: ast.AST) -> frozenset[str]:
 
 
 __all__ = ["Analysis", "Project", "SourceError", "relevant"]
-_ = (os, cst)
