@@ -56,6 +56,16 @@ def one_token_path(call: Call) -> bool:
     return False
 
 
+def absorbed(call: Call) -> Tri:
+    """Whether this is absorbed MLA, as the author means it: rope parts passed on, head dim 512."""
+    dim = constant_length(call.head_dim)
+    if dim is None:
+        return Tri(None, call.head_dim.notes)
+    return tri(dim == 512, *call.head_dim.notes) & (
+        meant(call.arg("query_rope")) | meant(call.arg("key_rope"))
+    )
+
+
 def mode_among(call: Call, *modes: int) -> Tri:
     """Whether sparse_mode is certainly (not) one of ``modes``."""
     return call.arg("sparse_mode").constant.among(modes)

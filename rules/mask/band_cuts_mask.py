@@ -14,16 +14,15 @@ class BandCutsMask(MaskRule):
     """Token limits in mode 0 disagree with the mask.
 
     ## What it does
-    Reports, in `sparse_mode` 0, `next_tokens=0` with a mask that shows later keys (zeros, or a triangle with
-    an offset for cached keys), and a finite `pre_tokens` with a plain causal triangle, which shows the whole
-    past.
+    Reports, in `sparse_mode` 0, `next_tokens=0` with a mask that shows later keys (zeros, or a triangle
+    with an offset for cached keys), and a finite `pre_tokens` with a plain causal triangle, which shows the
+    whole past.
 
     ## Why it is wrong
     The limits are not applied element by element: each block of query rows computes only the keys in its
     range, widened to 64-column steps, and inside the range the mask alone decides. Where the two disagree,
-    what a token sees depends on the block it falls in. npu_prompt_flash_attention has
-    `next_tokens=0` by default, so a mask for cached or bidirectional attention is cut there without any
-    argument.
+    what a token sees depends on the block it falls in. npu_prompt_flash_attention has `next_tokens=0` by
+    default, so a mask for cached or bidirectional attention is cut there without any argument.
 
     ## Use instead
     Mode 0 with a mask: `pre_tokens=2147483647, next_tokens=2147483647`, and everything in the mask. Or
@@ -33,7 +32,8 @@ class BandCutsMask(MaskRule):
     FIA v1 and v2, npu_prompt_flash_attention, the npu_fusion_attention family. All versions.
 
     ## Evidence
-    C12, PFA-04, FUS-06, 1.7: prefill kernels of ops-transformer (CANN 8.5 snapshot), op-plugin documentation.
+    C12, PFA-04, FUS-06, 1.7: prefill kernels of ops-transformer (CANN 8.5 snapshot), op-plugin
+    documentation.
     """
 
     code = "KV222"

@@ -13,25 +13,25 @@ class DecodeMaskRows(MaskRule):
     """The mask of a one-token call is not (B, ..., S2).
 
     ## What it does
-    For one query token in a layout with a batch axis: compares the first axis of `atten_mask` with the batch
-    size, and reports the 2048 x 2048 mask.
+    For one query token in a layout with a batch axis: compares the first axis of `atten_mask` with the
+    batch size, and reports the 2048 x 2048 mask.
 
     ## Why it is wrong
-    The decode engine reads one mask row per batch, so the first axis must be the batch size. The forms
-    (1, 1, 1, S2) and (1, 1, S2), which the documentation lists, and the compressed mask are rejected for any
+    The decode engine reads one mask row per batch, so the first axis must be the batch size. The forms (1,
+    1, 1, S2) and (1, 1, S2), which the documentation lists, and the compressed mask are rejected for any
     other batch size.
 
     ## Use instead
-    No mask, with the number of valid keys in the key lengths. If keys in between are to be hidden:
-    (B, 1, 1, S2).
+    No mask, with the number of valid keys in the key lengths. If keys in between are to be hidden: (B, 1,
+    1, S2).
 
     ## Ops and versions
     FIA v1 and v2 with `sparse_mode` 0, 1 or 2 and without separate rope, npu_incre_flash_attention. All
     versions. Modes 3 and 4 are judged by `decode-compressed-mask`.
 
     ## Evidence
-    C15, C16, IFA-03: decode checker of ops-transformer (CANN 8.5 snapshot), which the op-plugin documentation
-    contradicts.
+    C15, C16, IFA-03: decode checker of ops-transformer (CANN 8.5 snapshot), which the op-plugin
+    documentation contradicts.
     """
 
     code = "KV224"

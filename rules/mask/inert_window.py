@@ -30,8 +30,8 @@ class InertWindow(MaskRule):
 
     ## Ops and versions
     FIA v1 and v2, npu_prompt_flash_attention, the npu_fusion_attention family. All versions. A paged BSH
-    decode call without a mask is the exception: there `pre_tokens` does limit the keys, to exactly that many.
-    Values from 65535 on count as unlimited.
+    decode call without a mask is the exception: there `pre_tokens` does limit the keys, to exactly that
+    many. Values from 65535 on count as unlimited.
 
     ## Evidence
     C08, C09, H16, H17, FUS-05, FUS-06: prefill and decode tiling of ops-transformer (CANN 8.5 snapshot),

@@ -16,8 +16,8 @@ class SmallDenseMask(MaskRule):
     Compares the last two axes of `atten_mask` with the query and key length where all are constants.
 
     ## Why it is wrong
-    The mask is read at (query, key). Larger is accepted, smaller is rejected; a padding mask (B, 1, 1, S2) is
-    not broadcast over the queries.
+    The mask is read at (query, key). Larger is accepted, smaller is rejected; a padding mask (B, 1, 1, S2)
+    is not broadcast over the queries.
 
     ## Use instead
     Expand the mask to (B, 1, S1, S2), or build it for the longest sequence and slice it.
