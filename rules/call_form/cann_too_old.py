@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, rope
+from ._common import RunRule
 
 
 class CannTooOld(RunRule):
@@ -71,12 +71,12 @@ class CannTooOld(RunRule):
                     fix="Pass key as value.",
                 )
             return
-        if target.cann is None or rope(call).no:
+        if target.cann is None or call.rope.no:
             yield NOT_APPLICABLE
             return
         yield require(
             target.cann_at_least("8.1.RC1"),
             f"query_rope and key_rope need CANN 8.1.RC1, not {target.cann}",
-            when=rope(call),
+            when=call.rope,
             at=call.arg("query_rope"),
         )

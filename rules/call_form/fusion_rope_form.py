@@ -8,7 +8,7 @@ from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 from kvlint.contract.tri import tri
 
-from ._common import RunRule, rope
+from ._common import RunRule
 
 
 class FusionRopeForm(RunRule):
@@ -42,11 +42,13 @@ class FusionRopeForm(RunRule):
             torch_npu.npu_fusion_attention_v2(
                 q, k, v, 8,
                 "BSND",  # KV136
-                scale=0.1, query_rope=qr, key_rope=kr, atten_mask=mask, sparse_mode=3)
+                scale=0.1, query_rope=qr.half(), key_rope=kr.half(),
+                atten_mask=mask, sparse_mode=3)
         """,
         "dropout": """
             torch_npu.npu_fusion_attention_v2(
-                q, k, v, 8, "TND", scale=0.1, query_rope=qr, key_rope=kr, atten_mask=mask, sparse_mode=3,
+                q, k, v, 8, "TND", scale=0.1, query_rope=qr.half(), key_rope=kr.half(),
+                atten_mask=mask, sparse_mode=3,
                 actual_seq_qlen=ends, actual_seq_kvlen=ends,
                 keep_prob=0.9,  # KV136
             )
@@ -55,7 +57,8 @@ class FusionRopeForm(RunRule):
     ok = {
         "packed with a mask": """
             torch_npu.npu_fusion_attention_v2(
-                q, k, v, 8, "TND", scale=0.1, query_rope=qr, key_rope=kr, atten_mask=mask, sparse_mode=3,
+                q, k, v, 8, "TND", scale=0.1, query_rope=qr.half(), key_rope=kr.half(),
+                atten_mask=mask, sparse_mode=3,
                 actual_seq_qlen=ends, actual_seq_kvlen=ends)
         """,
         "no rope parts": """
@@ -63,13 +66,14 @@ class FusionRopeForm(RunRule):
         """,
         "unknown layout": """
             torch_npu.npu_fusion_attention_v2(
-                q, k, v, 8, layout, scale=0.1, query_rope=qr, key_rope=kr, atten_mask=mask, sparse_mode=3)
+                q, k, v, 8, layout, scale=0.1, query_rope=qr.half(), key_rope=kr.half(),
+                atten_mask=mask, sparse_mode=3)
         """,
     }
 
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges each limit."""
-        split = rope(call)
+        split = call.rope
         if split.no or call.target.cann_at_least("9.0").yes:
             yield NOT_APPLICABLE
             return

@@ -41,7 +41,7 @@ class HalfPrefix(RunRule):
         "no values": """
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
-                key_shared_prefix=pk,  # KV145
+                key_shared_prefix=x.view(1, 128, 1024),  # KV145
                 actual_shared_prefix_len=[128])
         """,
         "a batch of prefixes": """
@@ -82,7 +82,7 @@ class HalfPrefix(RunRule):
             yield require(
                 meant(other),
                 f"{one.name} is passed without {other.name}",
-                when=meant(one),
+                when=one.present,
                 at=one,
                 fix=f"Pass {other.name} too.",
             )
@@ -92,13 +92,13 @@ class HalfPrefix(RunRule):
             yield require(
                 batch.holds(lambda value: value.integer == 1),
                 f"the shared prefix has batch {size}, it must be 1",
-                when=meant(key),
+                when=key.present,
                 at=key,
             )
         yield require(
             ~differ(key.dim(-1), call.arg("key").dim(-1)),
             "the shared prefix has another last axis than key",
-            when=meant(key),
+            when=key.present,
             at=key,
         )
         entries = call.arg("prefix_len")

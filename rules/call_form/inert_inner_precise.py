@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, meant
+from ._common import RunRule
 
 
 class InertInnerPrecise(RunRule):
@@ -62,7 +62,7 @@ class InertInnerPrecise(RunRule):
         if precise.given.no:
             return NOT_APPLICABLE
         dtype = query.dtype.get("?")
-        effective = query.dtype.equals("float16") & ~meant(bias)
+        effective = query.dtype.equals("float16") & ~bias.present
         return require(
             effective,
             f"inner_precise {precise.constant.get('?')} has no effect for {dtype}"

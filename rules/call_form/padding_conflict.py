@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, meant, paged, whole
+from ._common import RunRule, meant, whole
 
 
 class PaddingConflict(RunRule):
@@ -41,14 +41,14 @@ class PaddingConflict(RunRule):
         "no lengths": """
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BNSD",
-                kv_padding_size=start,  # KV147
+                kv_padding_size=torch.zeros(1, dtype=torch.int64),  # KV147
             )
         """,
         "paged": """
             opts = {"num_heads": 8, "num_key_value_heads": 8, "scale": 0.1, "input_layout": "BSH"}
             torch_npu.npu_fused_infer_attention_score(
-                q, cache, cache, block_table=table, block_size=128, actual_seq_lengths_kv=lens,
-                kv_padding_size=start,  # KV147
+                q, cache, cache, block_table=table.int(), block_size=128, actual_seq_lengths_kv=lens,
+                kv_padding_size=start.view(1),  # KV147
                 **opts)
         """,
         "int32": """
@@ -76,7 +76,7 @@ class PaddingConflict(RunRule):
         """Judges each padding argument."""
         for role, lengths in (("query_padding", "q_lens"), ("kv_padding", "kv_lens")):
             padding, lens = call.arg(role), call.arg(lengths)
-            given = meant(padding)
+            given = padding.present
             if not call.has(role) or given.no:
                 yield NOT_APPLICABLE
                 continue
@@ -89,8 +89,8 @@ class PaddingConflict(RunRule):
             )
             conflicts = (
                 ("a packed layout", call.packed),
-                ("a block table", paged(call)),
-                ("a shared prefix", meant(call.arg("key_prefix"))),
+                ("a block table", call.paged),
+                ("a shared prefix", call.arg("key_prefix").present),
             )
             for what, holds in conflicts:
                 yield require(~holds, f"{padding.name} does not go with {what}", when=given, at=padding)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 
-from ._common import RunRule, meant, paged
+from ._common import RunRule
 
 
 class PrefixConflict(RunRule):
@@ -39,9 +39,9 @@ class PrefixConflict(RunRule):
         "paged": """
             torch_npu.npu_fused_infer_attention_score(
                 q, cache, cache, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
-                block_table=table, block_size=128, actual_seq_lengths_kv=lens,
-                key_shared_prefix=pk,  # KV146
-                value_shared_prefix=pv)
+                block_table=table.to(torch.int32), block_size=128, actual_seq_lengths_kv=lens,
+                key_shared_prefix=x.view(1, 128, 1024),  # KV146
+                value_shared_prefix=y.view(1, 128, 1024))
         """,
     }
     ok = {
@@ -64,12 +64,12 @@ class PrefixConflict(RunRule):
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges each conflict."""
         prefix = call.arg("key_prefix")
-        given = meant(prefix)
+        given = prefix.present
         if not call.has("key_prefix") or given.no:
             yield NOT_APPLICABLE
             return
-        conflicts = [("a block table", paged(call))]
-        conflicts += [("left padding", meant(call.arg(role))) for role in ("query_padding", "kv_padding")]
+        conflicts = [("a block table", call.paged)]
+        conflicts += [("left padding", call.arg(role).present) for role in ("query_padding", "kv_padding")]
         conflicts += [("an int8 query", call.arg("query").dtype.equals("int8"))]
         for what, holds in conflicts:
             yield require(~holds, f"a shared prefix does not go with {what}", when=given, at=prefix)

@@ -8,7 +8,7 @@ from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided, violated
 from kvlint.contract.tri import Tri
 
-from ._common import INFERENCE, RunRule, decode_engine, differ, meant, paged, whole
+from ._common import INFERENCE, RunRule, decode_engine, differ, paged, whole
 
 
 class PseForm(RunRule):
@@ -75,8 +75,8 @@ class PseForm(RunRule):
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges dtype and shape apart."""
         bias, query = call.arg("pse_shift"), call.arg("query")
-        if not meant(bias).yes:
-            yield NOT_APPLICABLE if meant(bias).no else undecided(meant(bias))
+        if not bias.present.yes:
+            yield NOT_APPLICABLE if bias.present.no else undecided(bias.present)
             return
         mine, theirs = bias.dtype, query.dtype
         wanted = theirs.map(lambda name: "float16" if name == "int8" else name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Confidence, Severity, Verdict, require
 
-from ._common import RunRule, meant
+from ._common import RunRule
 
 
 class PseInPackedLayout(RunRule):
@@ -68,6 +68,6 @@ class PseInPackedLayout(RunRule):
         return require(
             ~call.packed,
             f"{call.layout.get('the layout')} does not go with {bias.name}; tiling rejects the call",
-            when=meant(bias),
+            when=bias.present,
             at=bias,
         )

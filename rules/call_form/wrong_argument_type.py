@@ -28,8 +28,8 @@ class WrongArgumentType(Rule):
 
     ## What it does
     Compares constants, lists, dtypes and tensors with the type in the schema: a float for an int, a string
-    for a number, a list for a tensor, one number for a list of lengths, a tensor for a string. A value on one of
-    several paths is left alone.
+    for a number, a list for a tensor, one number for a list of lengths, a tensor for a string. A value on one
+    of several paths is left alone.
 
     ## Why it is wrong
     Schema matching raises `RuntimeError: Expected a value of type`. Frequent cases: `hidden / heads` for a
