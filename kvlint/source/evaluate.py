@@ -815,7 +815,8 @@ class Interpreter:
             frame.state.vars[bound] = self.imported(frame.module, module, name, level)
 
     def _module_value(self, module: ModuleIndex, dotted: str, level: int) -> Value:
-        return Namespace(_canonical(dotted))
+        found = self.find_module(module, dotted, level)
+        return Namespace(f"project:{found.path}" if found is not None else _canonical(dotted))
 
     def imported(self, module: ModuleIndex, source: str, name: str, level: int) -> Value:
         """The value of ``from source import name``."""
@@ -867,6 +868,10 @@ class Interpreter:
                 return found
         if text in frame.module.globals:
             return self.global_value(frame.module, text)
+        for star in frame.module.stars:
+            source = self.find_module(frame.module, star.target, star.level)
+            if source is not None and text in source.globals:
+                return self.global_value(source, text)
         if text in ("True", "False", "None"):
             return Const({"True": True, "False": False, "None": None}[text])
         if text in _BUILTINS:
@@ -1289,8 +1294,12 @@ class Interpreter:
         if isinstance(value, Namespace):
             if value.name.startswith("project:"):
                 module = self.find_module(frame.module, value.name, -1)
-                if module is not None and name in module.globals:
-                    return self.global_value(module, name)
+                if module is not None:
+                    if name in module.globals:
+                        return self.global_value(module, name)
+                    inner = self.find_module(module, name, 1)
+                    if inner is not None:
+                        return Namespace(f"project:{inner.path}", place=site)
                 return Unknown(("member", value.name, name), name, "it is not defined there", place=site)
             return _placed(self.member(value.name, name), site)
         if isinstance(value, OpRef):
@@ -1388,7 +1397,7 @@ class Interpreter:
             return _one(options, unknown)
         for cls in mro:
             if name in cls.index.methods or name in cls.index.fields:
-                return self.class_member(cls, name, obj, unknown.place, frame)  # type: ignore[arg-type]
+                return self.class_member(cls, name, obj, unknown.place, frame)
         if open_base:
             return replace(unknown, reason="a base class outside this file may set it")
         return unknown
@@ -1632,6 +1641,7 @@ class Interpreter:
             if isinstance(item, cst.Index):
                 indices.append(self.expr(item.value, frame))
             else:
+                assert isinstance(item, cst.Slice)
                 bounds = [
                     self.expr(b, frame) if b is not None else None
                     for b in (item.lower, item.upper, item.step)
@@ -1754,7 +1764,7 @@ class Interpreter:
                 ("item", value.key, keys[0]),
                 label,
                 f"it is an item of {value.label}",
-                declared=value.declared and isinstance(indices[0], Const),
+                declared=isinstance(value, Unknown) and value.declared and isinstance(indices[0], Const),
                 place=site,
             )
         expanded: list[Any] = []
@@ -2010,6 +2020,15 @@ class Interpreter:
                     and offset.content.slots == "offset"
                 ):
                     return replace(result, content=Content(slots="token", slot_block=base.content.slot_block))
+                if isinstance(base, Number) and isinstance(offset, Tensor):
+                    # The table is unknown, so table[...] * block was read as a product of numbers.
+                    block = offset.content.slot_block
+                    if (
+                        offset.content.slots == "offset"
+                        and block is not None
+                        and _is_multiple(base.num, block)
+                    ):
+                        return replace(result, content=Content(slots="token", slot_block=block))
         return result
 
     def _combine_sequences(self, a: Value, operator: str, b: Value, site: Site) -> Value:
@@ -2162,7 +2181,7 @@ class Interpreter:
             if isinstance(a, Tensor) and kind in (cst.Equal, cst.NotEqual):
                 return compare(a, "!=" if negative else "==", b, site)
             if isinstance(b, (Const, DType)):
-                value: Hashable = b.value if isinstance(b, Const) else ("dtype", b.name)  # type: ignore[assignment]
+                value: Hashable = b.value if isinstance(b, Const) else ("dtype", b.name)
                 key = key_of(a)
                 if isinstance(a, Number) and a.num.const is not None:
                     return Const((a.num.const == value) != negative, place=site)
@@ -2233,7 +2252,7 @@ class Interpreter:
             if options is not None:
                 if isinstance(a, Const):
                     return Const((a.value in options) != negative, place=site)
-                parts = tuple((Cond("eq", key_of(a), o), False) for o in options if _hashable(o))  # type: ignore[arg-type]
+                parts = tuple((Cond("eq", key_of(a), o), False) for o in options if _hashable(o))
                 if parts and isinstance(a, (Unknown, Number)) and len(parts) <= 8:
                     # "in" is the negation of "equals none of them".
                     cond = Cond(
@@ -2426,7 +2445,7 @@ class Interpreter:
             assert isinstance(content, Sequence) and content.items is not None
             return content.items[index]
 
-        return [self.lift(lambda leaf, i=i: element(leaf, i), [value], frame) for i in range(count)]  # type: ignore[misc]
+        return [self.lift(lambda leaf, i=i: element(leaf, i), [value], frame) for i in range(count)]
 
     def _apply_choice(self, callee: Value, apply: Callable[[Value], Value], frame: Frame) -> Value:
         """Calls whichever function a test picked, each under its own assumption."""
@@ -2706,7 +2725,7 @@ class Interpreter:
         )
 
     def has_op(self, func: Func) -> bool:
-        """Whether a function of this module contains an operator call (by name)."""
+        """Whether a function contains an operator call, or calls one of its file that does (by name)."""
         return func.name in self.op_functions.get(func.module.path, frozenset())
 
     def bind(
@@ -2724,7 +2743,7 @@ class Interpreter:
                 rest = []
             elif kind == "**":
                 ref = Ref(("kwargs", id(func.node), self._next()), place=site)
-                state.heap[ref.ident] = MapValue(dict(left))
+                state.heap[ref.ident] = MapValue(_with({}, left))
                 result[name] = ref
                 left = {}
             elif kind == "positional" and rest:
@@ -2888,7 +2907,7 @@ class Interpreter:
             if kwargs:
                 current = frame.state.heap[receiver.ident]
                 assert isinstance(current, MapValue)
-                frame.state.heap[receiver.ident] = MapValue({**current.entries, **kwargs}, current.open)
+                frame.state.heap[receiver.ident] = MapValue(_with(current.entries, kwargs), current.open)
             return Const(None)
         first = self.force(args[0]) if args else None
         key = first.value if isinstance(first, Const) and _hashable(first.value) else None
@@ -2896,13 +2915,13 @@ class Interpreter:
             default = args[1] if len(args) > 1 else Const(None, place=site)
             if not isinstance(first, Const):
                 return None
-            found = content.entries.get(key)  # type: ignore[arg-type]
+            found = content.entries.get(key)
             if name == "pop" and isinstance(receiver, Ref):
                 frame.state.heap[receiver.ident] = MapValue(
                     {k: v for k, v in content.entries.items() if k != key}, content.open
                 )
             if name == "setdefault" and isinstance(receiver, Ref) and found is None and content.open is None:
-                frame.state.heap[receiver.ident] = MapValue({**content.entries, key: default}, None)  # type: ignore[dict-item]
+                frame.state.heap[receiver.ident] = MapValue({**content.entries, key: default}, None)
             if found is not None:
                 return self._over(default, found)
             if content.open is None:
@@ -3132,7 +3151,7 @@ class Interpreter:
                 self._update(ref, other, frame, site)
             content = frame.state.heap[ref.ident]
             assert isinstance(content, MapValue)
-            frame.state.heap[ref.ident] = MapValue({**content.entries, **kwargs}, content.open)
+            frame.state.heap[ref.ident] = MapValue(_with(content.entries, kwargs), content.open)
             return ref
         if name in ("list", "tuple"):
             if not args:
@@ -3251,7 +3270,7 @@ class Interpreter:
     def _to_number(self, name: str, value: Value, site: Site) -> Value:
         if isinstance(value, Const):
             try:
-                return Const(int(value.value) if name == "int" else float(value.value), place=site)  # type: ignore[call-overload]
+                return Const((int if name == "int" else float)(value.value), place=site)  # type: ignore[operator]
             except (TypeError, ValueError, OverflowError):
                 pass
         if isinstance(value, Number):
@@ -3502,7 +3521,7 @@ def _neighbours(a: Hashable, b: Hashable) -> bool:
         isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == 3 and a[0] == b[0] == "item"
     ):
         return False
-    return a[1] == b[1] and a[2] == ("slice", one, None, None) and b[2] == ("slice", None, minus, None)
+    return bool(a[1] == b[1] and a[2] == ("slice", one, None, None) and b[2] == ("slice", None, minus, None))
 
 
 def _list_content(items: list[Value] | None) -> Content:
@@ -3598,12 +3617,28 @@ def _fold(a: Any, operator: str, b: Any) -> Any:
     return None
 
 
+def _with(entries: Mapping[Hashable, Value], more: Mapping[str, Value]) -> dict[Hashable, Value]:
+    """The entries of a dict with keyword arguments added."""
+    result: dict[Hashable, Value] = dict(entries)
+    result.update(more)
+    return result
+
+
 def _hashable(value: object) -> bool:
     return isinstance(value, (str, int, float, bool, bytes, tuple, type(None)))
 
 
 def _may_be_absent(value: Value) -> bool:
     return any(isinstance(leaf, Absent) for leaf in _plain_leaves(value))
+
+
+def _is_multiple(product: Num, factor: Num) -> bool:
+    """Whether a product visibly contains a factor (and something else)."""
+    quotient = product.divide(factor)
+    if quotient is None or len(quotient.terms) != 1 or quotient.const is not None:
+        return False
+    ((monomial, coefficient),) = quotient.terms.items()
+    return coefficient == int(coefficient) and all(exponent > 0 for _, exponent in monomial)
 
 
 def _body(node: Any) -> Any:
