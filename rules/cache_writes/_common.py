@@ -44,6 +44,14 @@ def result_unused(call: Call, index: int | None = None) -> Tri:
     return tri(not use.read if index is None else index not in use.read)
 
 
+def same_dtype(left: Arg, right: Arg) -> Tri:
+    """Whether two tensors have one dtype."""
+    mine, theirs = left.dtype, right.dtype
+    if not (mine.known and theirs.known):
+        return Tri(None, mine.notes if not mine.known else theirs.notes)
+    return tri(mine.value == theirs.value, *mine.notes, *theirs.notes)
+
+
 def labels(arg: Arg) -> tuple[str, ...]:
     """How the source names the argument, lower case; empty where it does not."""
     found = []
