@@ -183,6 +183,8 @@ class Interpreter:
         self._serial = 0
         self.op_functions: dict[str, frozenset[str]] = {}
         self.nested: list[tuple[Func, State]] = []
+        # Where the entries of dicts were written last: findings about ``**options`` point there.
+        self._entry_sites: dict[tuple[Hashable, Hashable], Site] = {}
 
     # Functions.
 
@@ -711,6 +713,7 @@ class Interpreter:
                         entries = dict(content.entries)
                         entries[key.value] = value
                         frame.state.heap[leaf.ident] = MapValue(entries, content.open)
+                        self._entry_sites[leaf.ident, key.value] = Site(frame.chunk, target)
                     else:
                         note = Note("a key is set that is not visible", Site(frame.chunk, target))
                         frame.state.heap[leaf.ident] = MapValue(content.entries, content.open or note)
@@ -1222,6 +1225,7 @@ class Interpreter:
                     frame.state.heap[ref.ident] = MapValue(
                         {**content.entries, key.value: value}, content.open
                     )
+                    self._entry_sites[ref.ident, key.value] = Site(frame.chunk, element.value)
                 else:
                     frame.state.heap[ref.ident] = MapValue(
                         content.entries,
@@ -1428,7 +1432,7 @@ class Interpreter:
         if isinstance(value, Ref):
             content = final.heap.get(value.ident)
             if content is not None:
-                return _Frozen(content, dict(final.heap), place=value.place)
+                return _Frozen(_kept(content), dict(final.heap), place=value.place)
         return value
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
@@ -1455,7 +1459,7 @@ class Interpreter:
             )
         if isinstance(value, Join):
             return Join(tuple(self._remote(option) for option in value.options), place=value.place)
-        return value
+        return _kept(value)
 
     def _object_state(self, obj: Instance, func: Func, method: str) -> State | None:
         """The state at the end of a method run on an object."""
@@ -2476,6 +2480,21 @@ class Interpreter:
         merged.path = before.path
         return merged
 
+    def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:
+        """Remembers where ``dict(key=...)`` and ``d.update(key=...)`` write their entries."""
+        for arg in node.args:
+            if arg.keyword is not None:
+                self._entry_sites[ref.ident, arg.keyword.value] = Site(frame.chunk, arg)
+
+    def _entry_site(self, value: Value, key: str, frame: Frame) -> Site | None:
+        """Where the entry of a dict was written, when that is in the same function."""
+        found = self._entry_sites.get((value.ident, key)) if isinstance(value, Ref) else None
+        if found is None:
+            return None
+        here = found.chunk is frame.chunk
+        module_level = frame.node is None and found.path == frame.chunk.path
+        return found if here or module_level else None
+
     def _spread(
         self,
         value: Value,
@@ -2500,12 +2519,7 @@ class Interpreter:
         if isinstance(content, MapValue):
             for key, entry in content.entries.items():
                 if isinstance(key, str):
-                    place = (
-                        entry.place
-                        if isinstance(entry.place, Site) and entry.place.chunk is frame.chunk
-                        else site
-                    )
-                    keywords[key] = (entry, place)
+                    keywords[key] = (entry, self._entry_site(value, key, frame) or site)
             return opaque or content.open
         return opaque or Note(f"**{label_of(value)} is not visible here", site)
 
@@ -2908,6 +2922,7 @@ class Interpreter:
                 current = frame.state.heap[receiver.ident]
                 assert isinstance(current, MapValue)
                 frame.state.heap[receiver.ident] = MapValue(_with(current.entries, kwargs), current.open)
+                self._note_entries(receiver, node, frame)
             return Const(None)
         first = self.force(args[0]) if args else None
         key = first.value if isinstance(first, Const) and _hashable(first.value) else None
@@ -3152,6 +3167,7 @@ class Interpreter:
             content = frame.state.heap[ref.ident]
             assert isinstance(content, MapValue)
             frame.state.heap[ref.ident] = MapValue(_with(content.entries, kwargs), content.open)
+            self._note_entries(ref, node, frame)
             return ref
         if name in ("list", "tuple"):
             if not args:
@@ -3450,6 +3466,18 @@ def _plain_leaves(value: Value) -> list[Value]:
         else:
             result.append(item)
     return result
+
+
+def _kept(value: Value) -> Value:
+    """A value that an object holds: its memory is not fresh, a write to a copy of it is lost."""
+    if isinstance(value, Tensor) and isinstance(value.storage, tuple) and value.storage[:1] == ("fresh",):
+        return replace(value, storage=("kept", value.storage), copied=None)
+    if isinstance(value, Sequence):
+        items = tuple(_kept(item) for item in value.items) if value.items is not None else None
+        return replace(
+            value, items=items, element=_kept(value.element) if value.element is not None else None
+        )
+    return value
 
 
 def _is_hidden(value: Value) -> bool:

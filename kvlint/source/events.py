@@ -92,8 +92,9 @@ def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]
         how = ""
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             target, how = node.target, "incremented"
-            if isinstance(target, ast.Name) and target.id not in tensors:
-                # A local number: the next layer starts from its own.
+            base = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(base, ast.Name) and base.id not in tensors:
+                # A local number or copy: the next layer starts from its own.
                 continue
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
@@ -189,7 +190,20 @@ def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
                 "item",
             ) and isinstance(node.func.value, ast.Name):
                 found.add(node.func.value.id)
-    return found & parameters
+    rebound = {n.id for n in ast.walk(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    augmented = {
+        n.target.id
+        for n in ast.walk(method)
+        if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
+    assigned = {
+        t.id
+        for n in ast.walk(method)
+        if isinstance(n, ast.Assign)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }
+    return (found & parameters) - ((rebound - augmented) | assigned)
 
 
 def function_events(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
@@ -212,8 +226,15 @@ def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iter
     reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     if "locals" in reads:
         return
+    documented = ast.get_docstring(node) or ""
     for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         if _MASK_PARAMETER.fullmatch(arg.arg) and arg.arg not in reads:
+            if re.search(
+                rf"\b{arg.arg}\b[^:]*:?\s*(\n\s*)?[^\n]*\b(reserved|unused|ignored|not used|unsupported)",
+                documented,
+                re.I,
+            ):
+                continue
             yield Event(
                 "mask-parameter-unused",
                 _site(module, arg),
@@ -230,7 +251,7 @@ def _rebound_output(module: ModuleIndex, node: Function, calls: list[Call]) -> I
         return
     names = {call.operator.name for call in calls}
     for name in sorted(parameters):
-        if _default_is_none(node, name):
+        if _is_optional(node, name):
             # An optional buffer that is made here when it is missing.
             continue
         rebound: ast.stmt | None = None
@@ -268,7 +289,15 @@ def _rebound_output(module: ModuleIndex, node: Function, calls: list[Call]) -> I
             yield Event("output-rebound", _site(module, rebound), {"parameter": name, "function": node.name})
 
 
-def _default_is_none(node: Function, name: str) -> bool:
+def _is_optional(node: Function, name: str) -> bool:
+    """Whether a parameter may be None, by its default or its annotation."""
+    for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        if (
+            arg.arg == name
+            and arg.annotation is not None
+            and re.search(r"Optional|None", ast.unparse(arg.annotation))
+        ):
+            return True
     positional = [*node.args.posonlyargs, *node.args.args]
     for arg, default in zip(reversed(positional), reversed(node.args.defaults), strict=False):
         if arg.arg == name:

@@ -103,9 +103,9 @@ class ModuleIndex:
                     else:
                         self._bind(alias.asname or alias.name, binding)
             elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
-                    for name in _names(target):
+                stores = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for store in stores:
+                    for name in _names(store):
                         self._bind(name, Binding("assign", node, conditional=conditional))
             elif isinstance(node, ast.If):
                 self._scan(node.body, True)

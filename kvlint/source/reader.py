@@ -15,7 +15,8 @@ from kvlint.contract.values import ABSENT, Tensor, Value
 from .chunk import Chunk, Site
 from .evaluate import Frame, Interpreter, OutOfBudget, Record, State
 from .events import class_events, function_events
-from .module import BadSource, ModuleIndex, decode
+from .imports import Imports
+from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
 from .prefilter import relevant
 from .torchlib import settled
@@ -58,21 +59,17 @@ class Project:
     """
 
     def __init__(self, roots: Iterable[str], target: Target) -> None:
-        self.roots = tuple(roots)
         self.target = target
-        self._modules: dict[str, ModuleIndex | None] = {}
+        self._imports = Imports(roots)
+        self._interpreter = Interpreter(self._imports.find)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
         try:
-            module = ModuleIndex(path, decode(source))
+            module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        interpreter = Interpreter(self._find_module)
-        return _Reading(interpreter, module, self.target).run()
-
-    def _find_module(self, origin: ModuleIndex, dotted: str, level: int) -> ModuleIndex | None:
-        return None
+        return _Reading(self._interpreter, module, self.target).run()
 
 
 class _Reading:
@@ -87,6 +84,7 @@ class _Reading:
         self.definitions = list(self._definitions(module.tree.body, None))
 
     def run(self) -> Analysis:
+        self.interpreter.records.clear()
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
         order: list[Any] = []
@@ -99,7 +97,8 @@ class _Reading:
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
-        records = self.interpreter.records
+        # A call in another file is reported where that file is read.
+        records = [r for r in self.interpreter.records if r.frame.module is self.module]
         records.sort(key=lambda record: len(record.trail))
         for record in records:
             key = record.frame.node or record.frame.chunk
