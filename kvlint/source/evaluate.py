@@ -328,10 +328,10 @@ class Interpreter:
         if isinstance(node, cst.Assign):
             value = self.expr(node.value, frame)
             for target in node.targets:
-                self.assign(target.target, value, frame)
+                self.assign(target.target, value, frame, node.value)
         elif isinstance(node, cst.AnnAssign):
             if node.value is not None:
-                self.assign(node.target, self.expr(node.value, frame), frame)
+                self.assign(node.target, self.expr(node.value, frame), frame, node.value)
         elif isinstance(node, cst.AugAssign):
             self._augment(node, frame)
         elif isinstance(node, cst.Expr):
@@ -554,6 +554,8 @@ class Interpreter:
 
     def _widened(self, old: Value, new: Value) -> Value:
         """A container that a loop body changes."""
+        if isinstance(old, Sequence) and isinstance(new, (Choice, Join)):
+            return self._uneven(old, new)
         if isinstance(old, Sequence) and isinstance(new, Sequence):
             added = new.items[len(old.items) :] if old.items is not None and new.items is not None else ()
             content = new.content
@@ -574,6 +576,18 @@ class Interpreter:
                 new.open or old.open,
             )
         return new
+
+    def _uneven(self, old: Sequence, new: Choice | Join) -> Value:
+        """A list that some rounds of a loop grow more than others."""
+        grown = [leaf for leaf in _plain_leaves(new) if isinstance(leaf, Sequence)]
+        counts = {len(leaf.items) - len(old.items or ()) for leaf in grown if leaf.items is not None}
+        uneven = None
+        if isinstance(new, Choice) and old.items == () and len(counts) > 1 and min(counts) >= 1:
+            text = f"a round of the loop adds {min(counts)} or {max(counts)} entries, by {new.cond.label}"
+            uneven = Note(text, new.cond.place)
+        return Sequence(
+            None, old.kind, None, key=("grown", id(old)), label=old.label, place=old.place, uneven=uneven
+        )
 
     def _iterate(self, iterable: Value, node: Any, frame: Frame) -> tuple[Value, tuple[Value, ...] | None]:
         site = Site(frame.chunk, node)
@@ -639,7 +653,8 @@ class Interpreter:
 
     # Assignment.
 
-    def assign(self, target: Any, value: Value, frame: Frame) -> None:
+    def assign(self, target: Any, value: Value, frame: Frame, written: Any = None) -> None:
+        """Binds a target; ``written`` is the expression on the right, where there is one."""
         if isinstance(target, cst.Name):
             if target.value in frame.globals_:
                 return
@@ -656,7 +671,7 @@ class Interpreter:
                 if not isinstance(leaf, Namespace):
                     frame.state.attrs[(key, target.attr.value)] = value
         elif isinstance(target, cst.Subscript):
-            self._store_item(target, value, frame)
+            self._store_item(target, value, frame, written)
         elif isinstance(target, cst.StarredElement):
             self.assign(target.value, value, frame)
 
@@ -702,7 +717,7 @@ class Interpreter:
             place=site,
         )
 
-    def _store_item(self, target: cst.Subscript, value: Value, frame: Frame) -> None:
+    def _store_item(self, target: cst.Subscript, value: Value, frame: Frame, written: Any) -> None:
         base = self.force(self.expr(target.value, frame))
         key = self._subscript_key(target, frame)
         for leaf in _plain_leaves(base):
@@ -713,7 +728,7 @@ class Interpreter:
                         entries = dict(content.entries)
                         entries[key.value] = value
                         frame.state.heap[leaf.ident] = MapValue(entries, content.open)
-                        self._entry_sites[leaf.ident, key.value] = Site(frame.chunk, target)
+                        self._entry_sites[leaf.ident, key.value] = Site(frame.chunk, written or target)
                     else:
                         note = Note("a key is set that is not visible", Site(frame.chunk, target))
                         frame.state.heap[leaf.ident] = MapValue(content.entries, content.open or note)
@@ -1738,6 +1753,15 @@ class Interpreter:
             if isinstance(content.key, tuple) and content.key[:1] == ("shape",):
                 tensor = Tensor(content.key[1], content.label.removesuffix(".shape"), place=content.place)
                 return dim_value(tensor, position, site)
+        if content.uneven is not None and isinstance(index, Number):
+            key = ("item", content.key, key_of(index))
+            return Tensor(
+                key,
+                f"{content.label}[...]",
+                misindexed=content.uneven,
+                reason=content.uneven.text,
+                place=site,
+            )
         if content.element is not None:
             return _indexed(content.element, key_of(index) if isinstance(index, Value) else id(node))
         if content.items:
@@ -3284,9 +3308,9 @@ class Interpreter:
         return Number(Num.atom(("len", key_of(value)), "len(...)"), place=site)
 
     def _to_number(self, name: str, value: Value, site: Site) -> Value:
-        if isinstance(value, Const):
+        if isinstance(value, Const) and isinstance(value.value, (int, float, str)):
             try:
-                return Const((int if name == "int" else float)(value.value), place=site)  # type: ignore[operator]
+                return Const(int(value.value) if name == "int" else float(value.value), place=site)
             except (TypeError, ValueError, OverflowError):
                 pass
         if isinstance(value, Number):
