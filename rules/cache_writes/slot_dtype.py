@@ -76,10 +76,9 @@ class SlotDtype(Rule):
                 rope, nope, epsilon=1e-6, cache_mode="PA")
         """,
         "int32 into the prolog": """
-            more = {"cache_index": slots.int(), "rmsnorm_epsilon_cq": 1e-6, "rmsnorm_epsilon_ckv": 1e-6}
-            torch_npu.npu_mla_prolog_v3(
-                x, dq, uq, uk, dkv, g1, g2, sin, cos, kv_cache, kr_cache,
-                **more)  # KV603
+            more = {"rmsnorm_epsilon_cq": 1e-6, "rmsnorm_epsilon_ckv": 1e-6}
+            more["cache_index"] = slots.int()  # KV603
+            torch_npu.npu_mla_prolog_v3(x, dq, uq, uk, dkv, g1, g2, sin, cos, kv_cache, kr_cache, **more)
         """,
         "float positions": """
             torch_npu.scatter_update_(

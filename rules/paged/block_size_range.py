@@ -56,12 +56,10 @@ class BlockSizeRange(PagedRule):
         """,
         "64 with a causal mask in a batched layout": """
             opts = {"num_heads": 8, "scale": 0.1, "input_layout": "BSH", "sparse_mode": 3}
-            opts["block_size"] = 64
+            opts["block_size"] = 64  # KV404
             mask = torch.triu(torch.ones(2048, 2048, dtype=torch.bool), diagonal=1)
             torch_npu.npu_fused_infer_attention_score(
-                q, k, v, block_table=table, atten_mask=mask, actual_seq_lengths_kv=lens,
-                **opts,  # KV404
-            )
+                q, k, v, block_table=table, atten_mask=mask, actual_seq_lengths_kv=lens, **opts)
         """,
         "1024 for one query token": """
             q1 = hidden.view(batch, 8, 1, 128)

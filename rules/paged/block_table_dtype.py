@@ -51,11 +51,9 @@ class BlockTableDtype(PagedRule):
         """,
         "cast by long() in a dict": """
             opts = {"num_query_heads": 8, "softmax_scale": 0.1, "input_layout": "BSH"}
-            opts["block_table"] = rows.long()
+            opts["block_table"] = rows.long()  # KV401
             torch_npu.npu_fused_infer_attention_score_v2(
-                q, k, v, actual_seq_kvlen=lens, block_size=128,
-                **opts,  # KV401
-            )
+                q, k, v, actual_seq_kvlen=lens, block_size=128, **opts)
         """,
         "float zeros into the ATB operator": """
             table = torch.zeros(4, 16)

@@ -96,13 +96,17 @@ class PagedHeadsAxis(PagedRule):
             return
         holds, what = self._fits(call, cache)
         heads = call.kv_heads
-        yield require(
-            holds,
-            f"{heads_arg.name} is {heads.value.label if heads.known else '?'} but {what}",
-            when=is_paged,
-            at=heads_arg,
-            fix=f"Pass the head count {cache.name} was allocated with.",
-        ) if not holds.unknown else undecided(holds)
+        yield (
+            require(
+                holds,
+                f"{heads_arg.name} is {heads.value.label if heads.known else '?'} but {what}",
+                when=is_paged,
+                at=heads_arg,
+                fix=f"Pass the head count {cache.name} was allocated with.",
+            )
+            if not holds.unknown
+            else undecided(holds)
+        )
 
     @staticmethod
     def _fits(call: Call, cache: Arg) -> tuple[Tri, str]:

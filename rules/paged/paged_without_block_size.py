@@ -45,9 +45,9 @@ class PagedWithoutBlockSize(PagedRule):
         """,
         "zero in a dict": """
             opts = dict(num_query_heads=8, softmax_scale=0.1, input_layout="BSH", actual_seq_kvlen=lens)
-            opts["block_size"] = 0
+            opts["block_size"] = 0  # KV403
             opts["block_table"] = rows.to(torch.int32)
-            torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)  # KV403
+            torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)
         """,
         "in the branch that is paged": """
             opts = {}
