@@ -90,9 +90,7 @@ class Int8OutputConflict(RunRule):
                 when=prefill,
                 at=scale,
             )
-        several = scale.shape.holds(
-            lambda shape: len(shape) > 1 or (shape[0] is not None and shape[0].const != 1)
-        )
+        several = scale.shape.holds(_per_channel)
         for what, holds in (
             ("left padding", call.arg("query_padding").present | call.arg("kv_padding").present),
             ("a requested log-sum-exp", call.arg("lse_flag").constant.holds(bool)),

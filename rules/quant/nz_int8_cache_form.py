@@ -108,14 +108,7 @@ class NzInt8CacheForm(RunRule):
                 f"an int8 NZ cache takes {arg.name} {' or '.join(map(str, allowed))}, not {shown}",
                 at=arg if arg.given.yes else call.place,
             )
-        for role in (
-            "key_quant_offset",
-            "value_quant_offset",
-            "pse_shift",
-            "q_lens",
-            "query_padding",
-            "kv_padding",
-        ):
+        for role in EXCLUDED:
             arg = call.arg(role)
             yield require(arg.is_none, f"an int8 NZ cache does not go with {arg.name}", at=arg)
         yield require(

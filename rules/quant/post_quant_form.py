@@ -17,8 +17,8 @@ class PostQuantForm(RunRule):
 
     ## What it does
     Checks `quant_scale2` / `quant_scale_out` and its offset: float32, or bfloat16 where query is bfloat16;
-    the same dtype and shape for both; an offset only with a scale; for constant sizes one element or heads times
-    the head dim.
+    the same dtype and shape for both; an offset only with a scale; for constant sizes one
+    element or heads times the head dim.
 
     ## Why it is wrong
     Tiling rejects the call. Note what the scale does: it makes the output int8, without another sign of it.
