@@ -65,3 +65,16 @@ def labels(arg: Arg) -> tuple[str, ...]:
 
 def _label(value: Value) -> str | None:
     return value.label if isinstance(value, (Tensor, Unknown)) else None
+
+
+def readers(call: Call, target: Arg) -> Iterator[tuple[Call, Arg]]:
+    """Attention calls of the same function whose key or value is the very tensor, in its own shape."""
+    if call.scope is None or not target.identity.known:
+        return
+    for other in call.scope.calls:
+        if other.operator.family not in ("fia", "ifa", "pfa"):
+            continue
+        for role in ("key", "value"):
+            cache = other.arg(role)
+            if cache.same_as(target).yes:
+                yield other, cache
