@@ -109,7 +109,7 @@ class ScatterForm(Rule):
         )
         yield require(
             indices.rank.holds(lambda rank: rank >= 2),
-            f"{indices.name} has {indices.rank.get(0)} axis, its last axis must be the coordinates of one row",
+            f"{indices.name} has {indices.rank.get(0)} axis, its last one must be the coordinates of one row",
             at=indices,
             fix=f"Pass {indices.name}.view(-1, 1).",
         )
