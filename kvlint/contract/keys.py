@@ -45,3 +45,18 @@ def intern(key: Hashable) -> Hashable:
     if found is None:
         found = _TABLE[flat] = Key(flat)
     return found
+
+
+def origin(key: Hashable) -> Hashable:
+    """The identity under casts, device moves, clones and ``tolist``: what the elements come from."""
+    while isinstance(key, tuple) and len(key) == 2:
+        step, inner = key
+        if step not in ("tolist", "clone") and not (isinstance(step, tuple) and step[:1] == ("to",)):
+            break
+        key = inner
+    return key
+
+
+def is_input(key: Hashable) -> bool:
+    """Whether a value comes in from outside: a parameter, an attribute, an entry, an undefined name."""
+    return isinstance(key, tuple) and key[:1] in (("param",), ("attr",), ("item",), ("free",))
