@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator
+from kvlint.contract.keys import is_input, origin
 from kvlint.contract.paths import Cond, decide
 from kvlint.contract.rule import Rule
 from kvlint.contract.tri import NO, Note, Tri, tri
@@ -87,9 +86,15 @@ def one_entry(lengths: Arg) -> bool:
 
 def bare_input(value: Value) -> bool:
     """Whether a value is a parameter, attribute or metadata field as it came, at most cast or copied."""
-    if isinstance(value, Unknown):
-        return True
-    if not isinstance(value, (Tensor, Sequence)):
+    return isinstance(value, (Unknown, Tensor, Sequence)) and is_input(origin(value.key))
+
+
+def repeated_input(value: Value) -> bool:
+    """Whether a value is an input whose entries are repeated, and nothing else was done to it."""
+    if not isinstance(value, (Unknown, Tensor, Sequence)):
         return False
-    label = re.sub(r"(\.(tolist|cpu|int|npu|contiguous|to)\([^()]*\))+$", "", value.label)
-    return re.fullmatch(r"[A-Za-z_][\w.]*", label) is not None
+    key = origin(value.key)
+    if not (isinstance(key, tuple) and len(key) == 2):
+        return False
+    step, base = key
+    return isinstance(step, tuple) and step[:1] == ("repeat_interleave",) and is_input(origin(base))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Tri
 
 from ._common import MaskRule
@@ -72,6 +72,10 @@ class EverythingHidden(MaskRule):
         """Judges a constant mask."""
         mask = call.arg("mask")
         constant = mask.fill.holds(bool)
+        square = mask.shape.holds(lambda shape: len(shape) > 1 and None is not shape[-1] == shape[-2])
+        if call.operator.family in ("fia", "ifa") and not (square.yes or call.prefill_engine.yes):
+            # A row mask of one-token decode is not judged.
+            return undecided(constant if constant.unknown else Tri(None, mask.shape.notes))
         return require(
             ~constant if not constant.no else Tri(True, constant.notes),
             f"{mask.name} is non-zero everywhere: every key is hidden from every token",
