@@ -433,6 +433,11 @@ class Arg:
         """By which counts the rows were repeated (``repeat_interleave``)."""
         return self._content(lambda content: content.repeated, "how often each row is repeated")
 
+    @property
+    def rows(self) -> Fact[Hashable]:
+        """By which counts there are more rows than requests, whatever each row holds."""
+        return self._content(lambda content: content.rows, "how many rows a request has")
+
     @cached_property
     def joined(self) -> Fact[tuple[int, int]]:
         """Axis and number of parts of a tensor that is a concatenation."""
@@ -466,6 +471,28 @@ class Arg:
                 if value.storage is not None:
                     return NO
             return unknown(f"where {self.name} lives is not known", value.place)
+
+        return self.test(question)
+
+    @cached_property
+    def regrouped(self) -> Tri:
+        """Whether a view moved an axis across another, so that rows mix what lay apart."""
+
+        def question(value: Value) -> Tri:
+            if isinstance(value, Tensor):
+                return tri(True, value.regrouped) if value.regrouped is not None else NO
+            return unknown(f"how {self.name} was viewed is not known", value.place)
+
+        return self.test(question)
+
+    @cached_property
+    def misindexed(self) -> Tri:
+        """Whether the value is taken from a list whose entries do not match the index."""
+
+        def question(value: Value) -> Tri:
+            if isinstance(value, Tensor):
+                return tri(True, value.misindexed) if value.misindexed is not None else NO
+            return unknown(f"where {self.name} comes from is not known", value.place)
 
         return self.test(question)
 
@@ -526,7 +553,7 @@ def _why(value: Value) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, (LengthForm, Polarity)):
-        return value.value
+        return str(value.value)
     if isinstance(value, Triangle):
         sign = ">=" if value.upper else "<="
         return f"non-zero where column - row {sign} {value.diagonal.label}"

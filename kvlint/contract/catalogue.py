@@ -4,6 +4,7 @@ Schemas are read from ``data/schemas.json``, which ``tests/tools/build_catalogue
 released wheels. Releases are kept in *train order*: the order in which they were built, which is not the
 order of their numbers (2.7.1.post11 is newer than 2.10.0). Neither torch nor torch_npu is imported.
 """
+
 from __future__ import annotations
 
 import ast
@@ -158,8 +159,10 @@ def resolve_release(text: str) -> str:
     matching = [r for r in releases() if r == exact or (r.startswith(f"{exact}.") and exact == wanted)]
     if matching:
         return matching[-1]
-    raise ValueError(f"no torch_npu release {text!r} in the catalogue; it has {', '.join(_lines())} "
-                     "and their post releases")
+    raise ValueError(
+        f"no torch_npu release {text!r} in the catalogue; it has {', '.join(_lines())} "
+        "and their post releases"
+    )
 
 
 def release_ranges(carried: Collection[str]) -> str:
@@ -176,7 +179,7 @@ def release_ranges(carried: Collection[str]) -> str:
             parts.append(line if len(members) == 1 else f"{line}+")
             continue
         open_since = None
-        if inside and inside == list(members[-len(inside):]):
+        if inside and inside == list(members[-len(inside) :]):
             parts.append(f"{inside[0]}+" if len(inside) > 1 else inside[0])
         elif inside:
             parts.append(inside[0] if len(inside) == 1 else f"{inside[0]} to {inside[-1]}")
@@ -195,40 +198,88 @@ def _lines() -> dict[str, tuple[str, ...]]:
     return {line: tuple(found[line]) for line in sorted(found, key=lambda r: [int(n) for n in r.split(".")])}
 
 
-V1_TO_V2: Final[Mapping[str, str | None]] = MappingProxyType({
-    **{name: name for name in (
-        "query", "key", "value", "query_rope", "key_rope", "pse_shift", "atten_mask", "block_table",
-        "num_key_value_heads", "pre_tokens", "next_tokens", "input_layout", "sparse_mode", "inner_precise",
-        "block_size", "workspace", "out")},
-    "actual_seq_lengths": "actual_seq_qlen",
-    "actual_seq_lengths_kv": "actual_seq_kvlen",
-    "num_heads": "num_query_heads",
-    "scale": "softmax_scale",
-    "softmax_lse_flag": "return_softmax_lse",
-    "quant_scale2": "quant_scale_out",
-    "quant_offset2": "quant_offset_out",
-    "key_antiquant_scale": "dequant_scale_key",
-    "key_antiquant_offset": "dequant_offset_key",
-    "key_antiquant_mode": "key_quant_mode",
-    "value_antiquant_scale": "dequant_scale_value",
-    "value_antiquant_offset": "dequant_offset_value",
-    "value_antiquant_mode": "value_quant_mode",
-    "key_rope_antiquant_scale": "dequant_scale_key_rope",
-    **dict.fromkeys((
-        "dequant_scale1", "quant_scale1", "dequant_scale2", "antiquant_scale", "antiquant_offset",
-        "antiquant_mode", "query_padding_size", "kv_padding_size", "key_shared_prefix", "value_shared_prefix",
-        "actual_shared_prefix_len")),
-})
+V1_TO_V2: Final[Mapping[str, str | None]] = MappingProxyType(
+    {
+        **{
+            name: name
+            for name in (
+                "query",
+                "key",
+                "value",
+                "query_rope",
+                "key_rope",
+                "pse_shift",
+                "atten_mask",
+                "block_table",
+                "num_key_value_heads",
+                "pre_tokens",
+                "next_tokens",
+                "input_layout",
+                "sparse_mode",
+                "inner_precise",
+                "block_size",
+                "workspace",
+                "out",
+            )
+        },
+        "actual_seq_lengths": "actual_seq_qlen",
+        "actual_seq_lengths_kv": "actual_seq_kvlen",
+        "num_heads": "num_query_heads",
+        "scale": "softmax_scale",
+        "softmax_lse_flag": "return_softmax_lse",
+        "quant_scale2": "quant_scale_out",
+        "quant_offset2": "quant_offset_out",
+        "key_antiquant_scale": "dequant_scale_key",
+        "key_antiquant_offset": "dequant_offset_key",
+        "key_antiquant_mode": "key_quant_mode",
+        "value_antiquant_scale": "dequant_scale_value",
+        "value_antiquant_offset": "dequant_offset_value",
+        "value_antiquant_mode": "value_quant_mode",
+        "key_rope_antiquant_scale": "dequant_scale_key_rope",
+        **dict.fromkeys(
+            (
+                "dequant_scale1",
+                "quant_scale1",
+                "dequant_scale2",
+                "antiquant_scale",
+                "antiquant_offset",
+                "antiquant_mode",
+                "query_padding_size",
+                "kv_padding_size",
+                "key_shared_prefix",
+                "value_shared_prefix",
+                "actual_shared_prefix_len",
+            )
+        ),
+    }
+)
 """What FIA v2 calls each parameter of FIA v1; None where v2 has no equivalent."""
 
-V2_TO_V1: Final[Mapping[str, str | None]] = MappingProxyType({
-    **{new: old for old, new in V1_TO_V2.items() if new is not None},
-    **dict.fromkeys((
-        "dequant_scale_query", "query_quant_mode", "learnable_sink", "quant_scale_p", "out_dtype",
-        "query_dtype", "key_dtype", "value_dtype", "query_rope_dtype", "key_rope_dtype",
-        "key_shared_prefix_dtype", "value_shared_prefix_dtype", "dequant_scale_query_dtype",
-        "dequant_scale_key_dtype", "dequant_scale_value_dtype", "dequant_scale_key_rope_dtype")),
-})
+V2_TO_V1: Final[Mapping[str, str | None]] = MappingProxyType(
+    {
+        **{new: old for old, new in V1_TO_V2.items() if new is not None},
+        **dict.fromkeys(
+            (
+                "dequant_scale_query",
+                "query_quant_mode",
+                "learnable_sink",
+                "quant_scale_p",
+                "out_dtype",
+                "query_dtype",
+                "key_dtype",
+                "value_dtype",
+                "query_rope_dtype",
+                "key_rope_dtype",
+                "key_shared_prefix_dtype",
+                "value_shared_prefix_dtype",
+                "dequant_scale_query_dtype",
+                "dequant_scale_key_dtype",
+                "dequant_scale_value_dtype",
+                "dequant_scale_key_rope_dtype",
+            )
+        ),
+    }
+)
 """What FIA v1 calls each parameter of FIA v2; None where v1 has no equivalent."""
 
 
@@ -250,18 +301,29 @@ def _parse(schema: str, namespace: str, entry: Entry, carriers: tuple[str, ...])
         if match is None:
             raise ValueError(f"cannot read argument {text!r} of {schema}")
         kind, default = match["type"], match["default"]
-        params.append(Param(
-            name=match["name"],
-            type=kind,
-            position=None if keyword_only else len(params),
-            required=default is None,
-            default=REQUIRED if default is None else _default(kind, default),
-            role=role_of(entry, match["name"]),
-            # Several outputs are registered as one list, which carries no alias annotation.
-            mutated="!" in kind or (kind == "Tensor[]" and match["name"] == "out"),
-        ))
-    return Operator(name, overload, namespace, entry.family, entry.version, tuple(params),
-                    _result_count(results), carriers, schema)
+        params.append(
+            Param(
+                name=match["name"],
+                type=kind,
+                position=None if keyword_only else len(params),
+                required=default is None,
+                default=REQUIRED if default is None else _default(kind, default),
+                role=role_of(entry, match["name"]),
+                # Several outputs are registered as one list, which carries no alias annotation.
+                mutated="!" in kind or (kind == "Tensor[]" and match["name"] == "out"),
+            )
+        )
+    return Operator(
+        name,
+        overload,
+        namespace,
+        entry.family,
+        entry.version,
+        tuple(params),
+        _result_count(results),
+        carriers,
+        schema,
+    )
 
 
 def _default(kind: str, text: str) -> object:
@@ -305,16 +367,21 @@ def _document() -> _Document:
 
 @cache
 def _index() -> dict[str, dict[str, list[_VariantRecord]]]:
-    return {name: overloads for by_name in _document()["operators"].values()
-            for name, overloads in by_name.items()}
+    return {
+        name: overloads
+        for by_name in _document()["operators"].values()
+        for name, overloads in by_name.items()
+    }
 
 
 @cache
 def _parsed(name: str, overload: str) -> tuple[Operator, ...]:
     namespace = next(n for n, by_name in _document()["operators"].items() if name in by_name)
     entry = ENTRIES[namespace][name]
-    return tuple(_parse(record["schema"], namespace, entry, _expand(record["releases"]))
-                 for record in _index()[name][overload])
+    return tuple(
+        _parse(record["schema"], namespace, entry, _expand(record["releases"]))
+        for record in _index()[name][overload]
+    )
 
 
 def _expand(spans: list[str]) -> tuple[str, ...]:
@@ -322,5 +389,5 @@ def _expand(spans: list[str]) -> tuple[str, ...]:
     expanded: list[str] = []
     for span in spans:
         first, _, last = span.partition("..")
-        expanded.extend(order[order.index(first):order.index(last or first) + 1])
+        expanded.extend(order[order.index(first) : order.index(last or first) + 1])
     return tuple(expanded)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from types import ModuleType
 from typing import ClassVar
 
 from .call import Arg, Call, Event, Scope, leaves
@@ -229,8 +230,7 @@ def _conditions(base: Assumptions, world: Assumptions) -> tuple[Note, ...]:
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of the ``kvlint.rules`` package, by code."""
-    import kvlint.rules as package
-
+    package = importlib.import_module("kvlint.rules")
     found: list[Rule] = []
     for module in _walk(package.__path__, package.__name__ + "."):
         for item in vars(module).values():
@@ -244,7 +244,7 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.code))
 
 
-def _walk(path: Iterable[str], prefix: str) -> Iterator[object]:
+def _walk(path: Iterable[str], prefix: str) -> Iterator[ModuleType]:
     for info in pkgutil.iter_modules(path, prefix):
         module = importlib.import_module(info.name)
         yield module

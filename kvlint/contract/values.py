@@ -69,6 +69,7 @@ class Content:
         slot_block: block size in ``table * block + pos % block``, when that formula built it.
         values: the integers, when all are known.
         repeated: identity of the counts when every row was repeated that often (``repeat_interleave``).
+        rows: the same counts, also when something was added to the repeated rows since.
     """
 
     fill: bool | int | float | None = None
@@ -81,6 +82,7 @@ class Content:
     slot_block: Num | None = None
     values: tuple[int, ...] | None = None
     repeated: Hashable = None
+    rows: Hashable = None
 
 
 NO_CONTENT = Content()
@@ -144,6 +146,9 @@ class Tensor(Value):
         dtypes: the possible dtype short names; None when unknown.
         shape: one symbolic dimension per axis (None for an unknown one); None when even the rank is
             unknown.
+        axes: True when it certainly has an axis, although the shape is not known.
+        regrouped: why its rows mix what lay apart in the source (a view that moved an axis across another).
+        misindexed: why it is the wrong entry of a list it was taken from.
         content: what is known of the elements.
         strided: why it is visibly not contiguous; None when that is not visible.
         order: for a permuted view, the memory rank of each axis (0 the slowest); None for memory order,
@@ -163,6 +168,9 @@ class Tensor(Value):
     label: str = field(default="tensor", compare=False)
     dtypes: tuple[str, ...] | None = field(default=None, compare=False)
     shape: tuple[Num | None, ...] | None = field(default=None, compare=False)
+    axes: bool = field(default=False, compare=False)
+    regrouped: Note | None = field(default=None, compare=False)
+    misindexed: Note | None = field(default=None, compare=False)
     content: Content = field(default=NO_CONTENT, compare=False)
     strided: Note | None = field(default=None, compare=False)
     order: tuple[int, ...] | None = field(default=None, compare=False)
@@ -200,6 +208,7 @@ class Sequence(Value):
         kind: "list" or "tuple".
         length: number of elements.
         element: a value that stands for every element, when the items are not known one by one.
+        uneven: why a loop does not add one entry a round, when it visibly does not.
     """
 
     items: tuple[Value, ...] | None
@@ -209,6 +218,7 @@ class Sequence(Value):
     content: Content = NO_CONTENT
     key: Hashable = None
     label: str = field(default="list", compare=False)
+    uneven: Note | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))

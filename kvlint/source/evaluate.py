@@ -987,8 +987,9 @@ class Interpreter:
         if isinstance(value, Const):
             return bool(value.value)
         if isinstance(value, Choice):
-            yes, no = self.truth(value.yes, node, frame), self.truth(value.no, node, frame)
             cond = value.cond
+            yes = self._arm(value.yes, cond, True, node, frame)
+            no = self._arm(value.no, cond, False, node, frame)
             if isinstance(yes, bool) and isinstance(no, bool):
                 return yes if yes == no else (cond, yes)
             if no is False and not isinstance(yes, bool):
@@ -1016,6 +1017,17 @@ class Interpreter:
         if isinstance(value, Number) and value.num.const is not None:
             return bool(value.num.const)
         return Cond("truth", key_of(value), label=_text(node, frame), place=Site(frame.chunk, node)), True
+
+    def _arm(
+        self, value: Value, cond: Cond, holds: bool, node: cst.BaseExpression, frame: Frame
+    ) -> bool | tuple[Cond, bool]:
+        """The truth of one side of a choice, where the choice's own test is settled."""
+        found = self._truth(value, node, frame)
+        if isinstance(found, bool):
+            return found
+        assumed = consistent(frame.state.assumed, [(cond, holds)])
+        known = decide(found[0], assumed) if assumed is not None else None
+        return found if known is None else known == found[1]
 
     def simplify(self, value: Value, assumed: Assumptions) -> Value:
         """Drops choices that the assumptions decide."""
@@ -2839,6 +2851,9 @@ class Interpreter:
         node: cst.Call,
     ) -> Value | None:
         content = self.deref(receiver, frame)
+        if isinstance(content, (Choice, Join)) and isinstance(receiver, Ref) and name == "append" and args:
+            frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
+            return Const(None)
         if isinstance(content, MapValue):
             return self._dict_method(receiver, content, name, args, kwargs, site, frame, node)
         if isinstance(content, Sequence):
@@ -3000,26 +3015,8 @@ class Interpreter:
         if name in ("append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort") and isinstance(
             receiver, Ref
         ):
-            if name == "append" and args and content.items is not None and len(content.items) < 64:
-                items = (*content.items, args[0])
-                frame.state.heap[receiver.ident] = replace(
-                    content, items=items, length=Num.of(len(items)), content=_list_content(list(items))
-                )
-            elif name == "append" and args:
-                kept = content.content if _is_running(args[0]) else Content()
-                element = (
-                    content.element
-                    if content.element is not None and same(content.element, args[0])
-                    else None
-                )
-                frame.state.heap[receiver.ident] = replace(
-                    content,
-                    items=None,
-                    length=None,
-                    content=kept,
-                    element=element,
-                    key=content.key or ("grown", id(node)),
-                )
+            if name == "append" and args:
+                frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
             else:
                 frame.state.heap[receiver.ident] = Sequence(
                     None,
@@ -3035,6 +3032,28 @@ class Interpreter:
         if name in ("numel", "size") and isinstance(content.key, tuple) and content.key[:1] == ("shape",):
             return Number(Num.atom(("numel", content.key), f"{content.label}.numel()"), place=site)
         return None
+
+    def _appended(self, content: Value, value: Value, node: cst.Call) -> Value:
+        """A list with one more element, on every path."""
+        if isinstance(content, Choice):
+            return Choice(
+                content.cond,
+                self._appended(content.yes, value, node),
+                self._appended(content.no, value, node),
+            )
+        if isinstance(content, Join):
+            return Join(tuple(self._appended(option, value, node) for option in content.options))
+        if not isinstance(content, Sequence):
+            return Unknown(("appended", key_of(content), id(node)), "list", "what it held is not known")
+        if content.items is not None and len(content.items) < 64:
+            items = (*content.items, value)
+            return replace(
+                content, items=items, length=Num.of(len(items)), content=_list_content(list(items))
+            )
+        kept = content.content if _is_running(value) else Content()
+        element = content.element if content.element is not None and same(content.element, value) else None
+        key = content.key or ("grown", id(node))
+        return replace(content, items=None, length=None, content=kept, element=element, key=key)
 
     def _string_method(
         self, text: str, name: str, args: list[Value], site: Site, frame: Frame

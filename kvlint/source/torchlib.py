@@ -282,9 +282,9 @@ def _fresh(
     return Tensor(
         key,
         label,
-        dtypes,
-        shape,
-        content or Content(),
+        dtypes=dtypes,
+        shape=shape,
+        content=content or Content(),
         contiguous=True,
         storage=("fresh", key),
         device=device,
@@ -638,6 +638,31 @@ def _reshaped(sizes: tuple[Num | None, ...] | None, tensor: Tensor) -> tuple[Num
     return tuple(hole if i == holes[0] else size for i, size in enumerate(sizes))
 
 
+def _regrouping(tensor: Tensor, sizes: tuple[Num | None, ...] | None, site: Any) -> Note | None:
+    """Why a view mixes planes: an axis of a few planes is kept, but what lies inside a plane is not."""
+    own = full_shape(tensor)
+    if own is None or sizes is None or any(size is None for size in sizes[1:]):
+        return None
+    for count in (2, 3, 4):
+        before = [i for i, dim in enumerate(own) if dim.integer == count]
+        after = [i for i, dim in enumerate(sizes) if dim is not None and dim.integer == count]
+        if len(before) != 1 or len(after) != 1 or before[0] in (0, len(own) - 1) or after[0] == 0:
+            continue
+        inside, regrouped = Num.of(1), Num.of(1)
+        for dim in own[before[0] + 1 :]:
+            inside = inside * dim
+        for size in sizes[after[0] + 1 :]:
+            regrouped = regrouped * (size or Num.of(1))
+        ratio = inside.divide(regrouped)
+        if ratio is not None and ratio.const is None and ratio.declared:
+            return Note(
+                f"each of the {count} planes of {tensor.label} holds {inside.label} elements, the view "
+                f"takes {regrouped.label} for one",
+                site,
+            )
+    return None
+
+
 def _view_as(copying: bool) -> Callable[..., Value | None]:
     def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
         if len(args) == 1 and isinstance(args[0], DType):
@@ -652,7 +677,11 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
             dims_of(args) if args else dims_of([kwargs["shape"]]) if "shape" in kwargs else None, tensor
         )
         flat = ("view", *(key_of(a) for a in args))
-        changes: dict[str, Any] = {"shape": sizes}
+        changes: dict[str, Any] = {
+            "shape": sizes,
+            "axes": True,
+            "regrouped": tensor.regrouped or _regrouping(tensor, sizes, site),
+        }
         content = tensor.content
         if content.triangle is not None or content.band:
             kept = sizes is not None and tensor.shape is not None and sizes[-2:] == tensor.shape[-2:]
@@ -1128,9 +1157,11 @@ def _repeat_interleave(tensor: Tensor, args: list[Value], kwargs: Mapping[str, V
         shape = tuple(changed)
     elif own is None and axis == 0:
         shape = None
+    counts = key_of(repeats) if repeats is not None and axis in (None, 0) else None
     content = Content(
         lengths=tensor.content.lengths if tensor.content.lengths is LengthForm.PER_SEQUENCE else None,
-        repeated=key_of(repeats) if repeats is not None and axis in (None, 0) else None,
+        repeated=counts,
+        rows=counts,
     )
     key = ("repeat_interleave", key_of(repeats) if repeats is not None else None, axis)
     return _derived(
@@ -1238,8 +1269,15 @@ def promote(left: Value, right: Value) -> tuple[str, ...] | None:
         if isinstance(other.value, int) and not isinstance(other.value, bool) and tensor.dtypes[0] == "bool":
             return ("int64",)
         return tensor.dtypes
-    if isinstance(other, Number) or (isinstance(other, Unknown) and other.is_tensor is not True):
-        return tensor.dtypes if isinstance(other, Number) else None
+    if isinstance(other, Number) or (isinstance(other, Unknown) and other.is_tensor is False):
+        return tensor.dtypes
+    if (
+        isinstance(other, Unknown)
+        and other.is_tensor is None
+        and tensor.dtypes == ("int64",)
+        and (tensor.axes or tensor.shape)
+    ):
+        return tensor.dtypes
     return None
 
 
@@ -1247,12 +1285,7 @@ def _half_known(a: Tensor, b: Tensor) -> tuple[str, ...] | None:
     """int64 wins over every integer: slot arithmetic with an int64 index stays int64 (or becomes float,
     which no slot or length is)."""
     for known, other in ((a, b), (b, a)):
-        if (
-            known.dtypes == ("int64",)
-            and other.dtypes is None
-            and _dims(known) != 0
-            and known.shape is not None
-        ):
+        if known.dtypes == ("int64",) and other.dtypes is None and (known.axes or bool(known.shape)):
             return ("int64",)
     return None
 
@@ -1297,7 +1330,8 @@ def arithmetic(left: Value, operator: str, right: Value, site: Any) -> Value | N
     result = _fresh((operator, *both), label, site, dtypes, shape, content, device)
     if tensor.fault is not None:
         result = replace(result, fault=tensor.fault)
-    return replace(result, reason=f"the result of {label}")
+    axes = any(t is not None and (t.axes or bool(t.shape)) for t in (a, b))
+    return replace(result, reason=f"the result of {label}", axes=axes)
 
 
 def _broadcast(
@@ -1339,7 +1373,9 @@ def _combined_content(left: Value, operator: str, right: Value) -> Content:
             if content.triangle is not None and other.content.triangle is not None:
                 return Content(band=True)
         if operator == "+" and isinstance(constant, int) and content.lengths is LengthForm.PER_SEQUENCE:
-            return Content(lengths=LengthForm.PER_SEQUENCE)
+            return Content(lengths=LengthForm.PER_SEQUENCE, rows=content.rows)
+        if operator in ("+", "-") and content.rows is not None:
+            return Content(rows=content.rows)
         if operator == "-" and value is right and constant == 1 and content.triangle is not None:
             return Content(triangle=content.triangle.inverted())
     return Content()

@@ -92,7 +92,7 @@ class RegroupedPlanes(Rule):
             yield require(
                 ~arg.regrouped,
                 f"{arg.name} is a plane of a view that mixes keys and values",
-                when=call.paged if call.has("block_table") else YES,
+                when=call.arg("block_table").given if call.has("block_table") else YES,
                 at=arg,
                 fix="Take the planes apart before viewing them with another block size.",
             )
