@@ -212,6 +212,46 @@ def function_events(module: ModuleIndex, node: Function, calls: list[Call]) -> I
     yield from _rebound_output(module, node, calls)
 
 
+_REQUEST_LENGTHS = re.compile(r"(query|q|seq|context|kv|ctx)_?(seq_?)?lens?(_cpu|_list|_tensor)?")
+_TABLE = re.compile(r"(block_?)?tables?(_tensor)?")
+
+
+def module_events(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """Events of any function of a module: (function name, event)."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from ((node.name, event) for event in _mixed_slices(module, node))
+
+
+def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """Lengths cut at a token count beside a block table cut at a request count."""
+    lengths: list[tuple[str, str, ast.Subscript]] = []
+    tables: set[str] = set()
+    for item in ast.walk(node):
+        if not isinstance(item, ast.Subscript):
+            continue
+        first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) and item.slice.elts else item.slice
+        if not isinstance(first, ast.Slice) or first.step is not None:
+            continue
+        bounds = [b for b in (first.lower, first.upper) if b is not None]
+        name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
+        if len(bounds) != 1 or not isinstance(bounds[0], (ast.Name, ast.Attribute)):
+            continue
+        bound = ast.unparse(bounds[0])
+        if _TABLE.fullmatch(name):
+            tables.add(bound)
+        elif _REQUEST_LENGTHS.fullmatch(name):
+            lengths.append((name, bound, item))
+    if len(tables) != 1:
+        return
+    other = next(iter(tables))
+    for name, bound, item in lengths:
+        if bound != other and "tok" in bound.lower() and "tok" not in other.lower():
+            yield Event(
+                "token-sliced-lengths", _site(module, item), {"name": name, "bound": bound, "other": other}
+            )
+
+
 def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
     wanting = [
         call

@@ -14,7 +14,7 @@ from kvlint.contract.values import ABSENT, Tensor, Value
 
 from .chunk import Chunk, Site
 from .evaluate import Frame, Interpreter, OutOfBudget, Record, State
-from .events import class_events, function_events
+from .events import class_events, function_events, module_events
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
@@ -130,7 +130,7 @@ class _Reading:
                 tree = self._trees.get(key)
                 found = tuple(function_events(self.module, tree, calls)) if tree is not None else ()
                 result.append(Scope(names[key], tuple(calls), found))
-        for name, event in class_events(self.module, self.operators):
+        for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
             result.append(Scope(name, (), (event,), event.place))
         for scope in result:
             for call in scope.calls:
