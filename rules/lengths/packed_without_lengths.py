@@ -91,7 +91,8 @@ class PackedWithoutLengths(LengthRule):
         queries, keys = call.arg("q_lens"), call.arg("kv_lens")
         layout = call.layout.get("TND")
         missing = [arg for arg in (queries, keys) if arg.given.no]
-        if missing:
+        # With an unknown keyword it is most likely the name that is wrong, which is reported already.
+        if missing and not call.binding.unexpected:
             names = " and ".join(arg.name for arg in missing)
             yield require(
                 ~call.packed,

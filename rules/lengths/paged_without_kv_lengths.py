@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
 from ._common import LengthRule, keys_paged
@@ -86,6 +86,9 @@ class PagedWithoutKvLengths(LengthRule):
         """Judges the key lengths of a paged call."""
         lengths, table = call.arg("kv_lens"), call.arg("block_table")
         fix = f"Pass the number of valid keys per request as {lengths.name}."
+        if lengths.given.no and call.binding.unexpected:
+            # Most likely the lengths under the name of another version, which is reported already.
+            return NOT_APPLICABLE
         if lengths.given.no:
             return require(
                 NO,

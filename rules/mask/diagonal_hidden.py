@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import Triangle
 
@@ -88,6 +88,8 @@ class DiagonalHidden(MaskRule):
     def check(self, call: Call) -> Verdict:
         """Judges where the triangle starts."""
         mask = call.arg("mask")
+        if mask.fault.yes:
+            return NOT_APPLICABLE
         compressed = call.operator.family != "atb" and mode_among(call, *COMPRESSED).yes
         square = mask.shape.holds(
             lambda shape: len(shape) > 1 and shape[-1] is not None and shape[-1] == shape[-2]

@@ -42,7 +42,7 @@ class RaisingArgument(MaskRule):
             hidden = torch.triu(torch.ones(2048, 2048, dtype=torch.bool, diagonal=1))
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, scale=0.1, input_layout="BSND", sparse_mode=3,
-                atten_mask=hidden,  # KV205, KV215
+                atten_mask=hidden,  # KV215
             )
         """,
         "in a helper": """
