@@ -1,4 +1,4 @@
-"""KV331: partial results that npu_ring_attention_update cannot merge."""
+"""KV351: partial results that npu_ring_attention_update cannot merge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RingUpdateForm(LengthRule):
     UPD-03: op-plugin documentation and wrapper.
     """
 
-    code = "KV331"
+    code = "KV351"
     name = "ring-update-form"
     severity = Severity.HOST
     confidence = Confidence.MEDIUM
@@ -45,18 +45,18 @@ class RingUpdateForm(LengthRule):
             ends = torch.tensor([128, 256], dtype=torch.int64)
             torch_npu.npu_ring_attention_update(
                 out_a, max_a, sum_a, out_b, max_b, sum_b,
-                actual_seq_qlen=ends,  # KV331
+                actual_seq_qlen=ends,  # KV351
                 input_layout="TND",
             )
         """,
         "four axes": """
             torch_npu.npu_ring_attention_update(
-                out_a.view(128, 2, 8, 64),  # KV331
+                out_a.view(128, 2, 8, 64),  # KV351
                 max_a, sum_a, out_b, max_b, sum_b,
             )
         """,
         "packed without lengths": """
-            torch.ops.npu.npu_ring_attention_update(  # KV331
+            torch.ops.npu.npu_ring_attention_update(  # KV351
                 out_a, max_a, sum_a, out_b, max_b, sum_b, input_layout="TND")
         """,
     }

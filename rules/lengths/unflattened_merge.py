@@ -1,4 +1,4 @@
-"""KV330: partial results that are not flattened for npu_attention_update."""
+"""KV350: partial results that are not flattened for npu_attention_update."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnflattenedMerge(LengthRule):
     (executed).
     """
 
-    code = "KV330"
+    code = "KV350"
     name = "unflattened-merge"
     severity = Severity.HOST
     confidence = Confidence.MEDIUM
@@ -45,7 +45,7 @@ class UnflattenedMerge(LengthRule):
             lse_a = torch.zeros(2, 8, 16, 1)
             lse_b = torch.zeros(2, 8, 16, 1)
             torch_npu.npu_attention_update(
-                [lse_a, lse_b],  # KV330
+                [lse_a, lse_b],  # KV350
                 [out_a.view(-1, 128), out_b.view(-1, 128)],
                 0,
             )
@@ -53,14 +53,14 @@ class UnflattenedMerge(LengthRule):
         "outputs with four axes": """
             torch_npu.npu_attention_update(
                 [lse_a.view(-1), lse_b.view(-1)],
-                [out_a.view(2, 16, 8, 128), out_b.view(2, 16, 8, 128)],  # KV330
+                [out_a.view(2, 16, 8, 128), out_b.view(2, 16, 8, 128)],  # KV350
                 0,
             )
         """,
         "one part missing": """
             torch.ops.npu.npu_attention_update(
                 [lse_a.view(-1), lse_b.view(-1)],
-                [out_a.view(-1, 128)],  # KV330
+                [out_a.view(-1, 128)],  # KV350
                 1,
             )
         """,

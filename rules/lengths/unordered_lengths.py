@@ -48,7 +48,7 @@ class UnorderedLengths(LengthRule):
             )
         """,
         "tensor": """
-            ends = torch.tensor([4, 2], dtype=torch.int32)
+            ends = torch.tensor([4, 2], dtype=torch.int32, device="npu")
             torch_npu.npu_sparse_flash_attention(
                 q, kc, kc, picked, 0.1, query_rope=qr, key_rope=kr,
                 actual_seq_lengths_query=ends,  # KV312
