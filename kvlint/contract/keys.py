@@ -16,15 +16,11 @@ class Key(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    # Identity: two keys of equal content are one object.
+    __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(other) is tuple:
-            return intern(other) is self
-        return False
+        return self is other or (type(other) is tuple and intern(other) is self)
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -9,7 +9,7 @@ from .keys import intern
 from .tri import Place
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cond:
     """An atomic test on a run-time value.
 
@@ -28,13 +28,23 @@ class Cond:
     kind: str
     key: Hashable
     const: Hashable = None
-    label: str = field(default="", compare=False)
-    place: Place | None = field(default=None, compare=False)
-    remote: bool = field(default=False, compare=False)
-    under: tuple[tuple[Cond, bool], ...] = field(default=(), compare=False, repr=False)
+    label: str = ""
+    place: Place | None = None
+    remote: bool = False
+    under: tuple[tuple[Cond, bool], ...] = field(default=(), repr=False)
+    ident: Hashable = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", intern(self.key))
+        key = intern(self.key)
+        object.__setattr__(self, "key", key)
+        # The type keeps True and 1 apart.
+        object.__setattr__(self, "ident", intern((self.kind, key, type(self.const), self.const)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cond) and self.ident is other.ident
+
+    def __hash__(self) -> int:
+        return id(self.ident)
 
     @property
     def parts(self) -> tuple[tuple[Cond, bool], ...]:
@@ -57,8 +67,9 @@ def decide(cond: Cond, assumed: Assumptions) -> bool | None:
         if any(state is not None and state != wanted for state, wanted in states):
             return False
         return True if all(state is not None for state, _ in states) else None
+    key = cond.key
     for other, holds in assumed.items():
-        if other.key == cond.key and other.kind != "opaque":
+        if (other.key is key or other.key == key) and other.kind != "opaque":
             implied = _implied(other, holds, cond)
             if implied is not None:
                 return implied

@@ -69,7 +69,7 @@ from .torchlib import (
 )
 
 MAX_DEPTH = 10
-MAX_STEPS = 60_000
+MAX_STEPS = 20_000
 MAX_LEAVES = 16
 
 # Names that code under check gives to a namespace of NPU operators it received as an argument.
@@ -1789,7 +1789,13 @@ class Interpreter:
 
     def _index_tensor(self, value: Tensor | Unknown, indices: list[Any], site: Site) -> Value:
         tensor = as_tensor(value)
-        assert tensor is not None
+        if tensor is None:
+            return Unknown(
+                ("item", key_of(value), id(site.node)),
+                f"{label_of(value)}[...]",
+                "it is an item of an unknown object",
+                place=site,
+            )
         plain = isinstance(value, Unknown)
         keys = tuple(
             key_of(i)

@@ -13,7 +13,7 @@ from kvlint.contract.call import Call, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Tensor, Value
 
 from .chunk import Chunk, Site
-from .evaluate import Frame, Interpreter, OutOfBudget, Record, State
+from .evaluate import MAX_STEPS, Frame, Interpreter, OutOfBudget, Record, State
 from .events import class_events, function_events, module_events
 from .imports import Imports
 from .module import BadSource, ModuleIndex
@@ -24,6 +24,8 @@ from .usage import Usage
 
 CALLER_ROUNDS = 2
 MAX_ROOTS = 400
+# A caller is followed for what it passes down; that is worth less than the calls themselves.
+CALLER_STEPS = 6_000
 
 
 class SourceError(Exception):
@@ -93,6 +95,7 @@ class _Reading:
             func = self._function(definition)
             if func is None:
                 continue
+            self.interpreter.limit = MAX_STEPS if definition.names & self.operators else CALLER_STEPS
             self._evaluate(func)
             self._trees[func.node] = definition.node
         self._module_level()

@@ -26,6 +26,8 @@ from kvlint.contract.values import (
     Value,
 )
 
+# What torch.set_default_dtype can make of a tensor created without a dtype.
+DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _DTYPE_ALIASES = {
     "half": "float16",
@@ -378,7 +380,7 @@ def _created(args: list[Value], kwargs: Mapping[str, Value], site: Any, name: st
     )
     dtypes = _dtype(kwargs.get("dtype"))
     if "dtype" not in kwargs or (isinstance(kwargs["dtype"], Const) and kwargs["dtype"].value is None):
-        dtypes = _default_dtype(fill) if name == "full" else ("float32",)
+        dtypes = _default_dtype(fill) if name == "full" else DEFAULT_FLOAT
     key = (name, site)
     result = _fresh(
         key,
@@ -399,7 +401,7 @@ def _default_dtype(fill: object) -> tuple[str, ...] | None:
         return ("bool",)
     if isinstance(fill, int):
         return ("int64",)
-    return ("float32",) if isinstance(fill, float) else None
+    return DEFAULT_FLOAT if isinstance(fill, float) else None
 
 
 def _like(name: str, fill: object) -> Callable[..., Value | None]:
@@ -447,7 +449,7 @@ def _tensor(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value 
                     ),
                 )
             elif all(isinstance(i, Const) and type(i.value) is float for i in data.items):
-                inferred = ("float32",)
+                inferred = DEFAULT_FLOAT
     elif isinstance(data, Const) and isinstance(data.value, (bool, int, float)):
         shape, inferred = (), _default_dtype(data.value)
     if "dtype" in kwargs:
@@ -466,7 +468,7 @@ def _arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     elif len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
         size = numbers[1] - numbers[0]
     floats = any(isinstance(a, Const) and isinstance(a.value, float) for a in args)
-    dtypes = _dtype(kwargs["dtype"]) if "dtype" in kwargs else (("float32",) if floats else ("int64",))
+    dtypes = _dtype(kwargs["dtype"]) if "dtype" in kwargs else (DEFAULT_FLOAT if floats else ("int64",))
     key = ("arange", *(key_of(a) for a in args))
     return _fresh(key, "torch.arange(...)", site, dtypes, (size,), Content(), _device(kwargs.get("device")))
 
@@ -1261,6 +1263,8 @@ def promote(left: Value, right: Value) -> tuple[str, ...] | None:
         return _join_dtypes(x, y)
     tensor = tensors[0]
     other = right if tensor is left else left
+    if tensor.dtypes == DEFAULT_FLOAT and isinstance(other, (Const, Number)):
+        return tensor.dtypes
     if tensor.dtypes is None or len(tensor.dtypes) != 1:
         return None
     if isinstance(other, Const):

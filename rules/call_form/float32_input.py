@@ -43,7 +43,7 @@ class Float32Input(RunRule):
                 k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
         """,
         "default dtype": """
-            q = torch.randn(2, 16, 1024)
+            q = torch.randn(2, 16, 1024, dtype=torch.float32)
             torch_npu.npu_prompt_flash_attention(
                 q,  # KV126
                 q, q, num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH")

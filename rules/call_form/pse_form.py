@@ -40,7 +40,7 @@ class PseForm(RunRule):
     families = INFERENCE
     bad = {
         "float32": """
-            bias = torch.zeros(1, 8, 16, 16)
+            bias = torch.zeros(1, 8, 16, 16, dtype=torch.float32)
             torch_npu.npu_fused_infer_attention_score(
                 x.half(), k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
                 pse_shift=bias,  # KV144

@@ -58,7 +58,7 @@ class BoolAtbMask(MaskRule):
         """,
         "float32 beside a half query": """
             q = q.to(torch.float16)
-            bias = torch.zeros(128, 128)
+            bias = torch.zeros(128, 128, dtype=torch.float32)
             torch_npu._npu_paged_attention_splitfuse(
                 query=q, key_cache=kc, value_cache=vc, block_table=table, context_lens=lens, seq_len=q_lens,
                 mask=bias,  # KV213

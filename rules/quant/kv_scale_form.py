@@ -54,8 +54,8 @@ class KvScaleForm(RunRule):
             torch_npu.npu_fused_infer_attention_score_v2(
                 x.half().view(4, 1, 1024), k, v, num_query_heads=8, num_key_value_heads=8, softmax_scale=0.1,
                 input_layout="BSH", actual_seq_kvlen=lens,
-                dequant_scale_key=torch.ones(1, 1024),  # KV819
-                dequant_scale_value=torch.ones(1, 1024),  # KV819
+                dequant_scale_key=torch.ones(1, 1024, dtype=torch.float32),  # KV819
+                dequant_scale_value=torch.ones(1, 1024, dtype=torch.float32),  # KV819
             )
         """,
     }
@@ -75,8 +75,8 @@ class KvScaleForm(RunRule):
         "prefill": """
             torch_npu.npu_fused_infer_attention_score(
                 x.bfloat16().view(4, 8, 1024), k, v, num_heads=8, num_key_value_heads=8, scale=0.1,
-                input_layout="BSH", actual_seq_lengths_kv=lens, key_antiquant_scale=torch.ones(4, 64),
-                value_antiquant_scale=torch.ones(4, 64), key_antiquant_mode=1, value_antiquant_mode=1)
+                input_layout="BSH", actual_seq_lengths_kv=lens, key_antiquant_scale=torch.ones(4, 64, dtype=torch.float32),
+                value_antiquant_scale=torch.ones(4, 64, dtype=torch.float32), key_antiquant_mode=1, value_antiquant_mode=1)
         """,
     }
 

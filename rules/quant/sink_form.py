@@ -54,7 +54,7 @@ class SinkForm(RunRule):
             torch_npu.npu_fused_infer_attention_score_v2(
                 q, k, v, num_query_heads=8, num_key_value_heads=8, softmax_scale=0.1, input_layout="TND",
                 actual_seq_qlen=ends, actual_seq_kvlen=ends,
-                learnable_sink=torch.zeros(8),  # KV802
+                learnable_sink=torch.zeros(8, dtype=torch.float32),  # KV802
             )
         """,
         "bfloat16 in training": """

@@ -70,8 +70,13 @@ class UnknownQueryQuantMode(RunRule):
         if not call.has("query_quant_mode") or mode.given.no:
             yield NOT_APPLICABLE
             return
+        # Ascend 950 has modes from 6 on, for 8-bit floats.
+        newer = mode.constant.holds(lambda value: isinstance(value, int) and value > 5)
         yield require(
-            mode.constant.among((0, 3)), f"query_quant_mode is {mode.constant.get('?')}, not 0 or 3", at=mode
+            mode.constant.among((0, 3)),
+            f"query_quant_mode is {mode.constant.get('?')}, not 0 or 3",
+            when=~newer | call.target.soc_in("A2", "A3", "310P"),
+            at=mode,
         )
         yield require(
             ~call.arg("query_quant_scale").is_none,
