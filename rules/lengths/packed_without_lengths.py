@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.tri import NO
 
 from ._common import LengthRule
 
@@ -95,8 +96,9 @@ class PackedWithoutLengths(LengthRule):
         if missing and not call.binding.unexpected:
             names = " and ".join(arg.name for arg in missing)
             yield require(
-                ~call.packed,
+                NO,
                 f"input_layout {layout} needs {names}, not passed here",
+                when=call.packed,
                 at=call.place,
                 fix=f"Pass {names}.",
             )
