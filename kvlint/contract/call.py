@@ -497,6 +497,19 @@ class Arg:
         return self.test(question)
 
     @cached_property
+    def storage(self) -> Fact[Hashable]:
+        """Identity of the memory the tensor lives in; views share it."""
+
+        def question(value: Value) -> Fact[Hashable]:
+            if isinstance(value, Tensor) and value.storage is not None:
+                return Fact.of(value.storage, Note(f"{self.name} lives in {value.label}", value.place))
+            if isinstance(value, Unknown):
+                return Fact.of(value.key, Note(f"{self.name} is {value.label}", value.place))
+            return Fact.unknown(f"where {self.name} lives is not known", value.place)
+
+        return self.ask(question)
+
+    @cached_property
     def device(self) -> Fact[str]:
         """ "cpu" or "npu"."""
 
@@ -860,12 +873,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A function or method that contains operator calls, with the calls in source order."""
+    """A function or method that contains operator calls, with the calls in source order.
+
+    ``peers`` are the calls of the whole class (of the function itself outside a class), in source order:
+    writers and readers of one cache are usually different methods of one class.
+    """
 
     name: str
     calls: tuple[Call, ...]
     events: tuple[Event, ...]
     place: Place | None = None
+    peers: tuple[Call, ...] = ()
 
 
 __all__ = ["Arg", "Binding", "Call", "Cond", "Event", "Keyword", "Scope", "Target", "Use", "bind", "leaves"]

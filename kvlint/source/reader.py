@@ -111,6 +111,8 @@ class _Reading:
                 names[key] = record.frame.name
             scopes[key].append(record)
         result: list[Scope] = []
+        groups: dict[Any, list[Call]] = {}
+        members: list[tuple[int, Any]] = []
         for key in order:
             calls: list[Call] = []
             seen: set[tuple[int, tuple[Any, ...]]] = set()
@@ -132,7 +134,13 @@ class _Reading:
             if calls:
                 tree = self._trees.get(key)
                 found = tuple(function_events(self.module, tree, calls)) if tree is not None else ()
+                owner = scopes[key][0].frame.owner
+                group = owner.index.node if owner is not None else key
+                groups.setdefault(group, []).extend(call for call in calls if not call.trail)
+                members.append((len(result), group))
                 result.append(Scope(names[key], tuple(calls), found))
+        for index, group in members:
+            result[index] = replace(result[index], peers=tuple(groups[group]))
         for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
             result.append(Scope(name, (), (event,), event.place))
         for scope in result:
