@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cli import BAD, CLEAN, FAKE_RULES, Kvlint, call
 
 from kvlint import options
 from kvlint.check import run
 from kvlint.config import Config, Flags
 from kvlint.discovery import discover
 from kvlint.source.reader import Analysis
-from support.cli import BAD, CLEAN, FAKE_RULES, Kvlint, call
 
 
 class TestExitCode:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.cli import Kvlint
 
 from kvlint import __version__
 from kvlint.contract.catalogue import find
 from kvlint.contract.rule import DOC_HEADINGS, all_rules
-from support.cli import Kvlint
 
 
 class TestRule:

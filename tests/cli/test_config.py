@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from support.cli import BAD, CLEAN, Kvlint, call
 
 BOTH = call("q", "bad=1", "worse=1", "whole=1")

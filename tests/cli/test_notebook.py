@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.cli import Kvlint
 
 from kvlint.notebook import NotebookError, read
-from support.cli import Kvlint
 
 
 def notebook(*cells: str | list[str], kind: str = "code") -> str:

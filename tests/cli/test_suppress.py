@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.cli import Kvlint
 
 from kvlint.suppress import Suppressions
-from support.cli import Kvlint
 
 
 def check(kvlint: Kvlint, text: str, *words: str) -> list[str]:

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support.cli import Kvlint
 
 from kvlint import __version__
 from kvlint.report.text import MAX_WIDTH, clean, underline
-from support.cli import Kvlint
 
 GOLDEN = Path(__file__).parent / "golden"
 
