@@ -193,6 +193,23 @@ class Arg:
         return ~self.is_none
 
     @cached_property
+    def meant(self) -> Tri:
+        """Whether a value is passed, as the author means it: one that is passed on and not None here.
+
+        Weaker than ``present``: a parameter that is None for other callers counts. Use it where the other
+        arguments make no sense without the value.
+        """
+
+        def question(value: Value) -> Tri:
+            if isinstance(value, Unknown):
+                none = decide(Cond("none", value.key), self.call.assumed)
+                falsy = decide(Cond("truth", value.key), self.call.assumed) is False
+                return tri(not (none or falsy), Note(f"{self.name} is {value.label}", value.place))
+            return tri(not (isinstance(value, Absent) or (isinstance(value, Const) and value.value is None)))
+
+        return self.test(question) if self.call.opaque is None or self.given.yes else self.given
+
+    @cached_property
     def constant(self) -> Fact[object]:
         """The Python constant the operator sees, the schema default when it is not passed."""
 

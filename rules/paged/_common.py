@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator
-from kvlint.contract.paths import Cond, decide
 from kvlint.contract.rule import Rule
 from kvlint.contract.sizes import constant, equal, kept_apart
-from kvlint.contract.tri import NO, YES, Note, Tri, all_of, tri
-from kvlint.contract.values import Absent, Const, Unknown, Value
+from kvlint.contract.tri import NO, YES, Tri, all_of
+from kvlint.contract.values import Absent
 
 
 class PagedRule(Rule):
@@ -34,19 +33,7 @@ def paged(call: Call) -> Tri:
     if table.given.unknown and isinstance(table.value, Absent) and size.given.yes:
         # The rest of a partial call: a block size is bound for the table that comes later.
         return ~size.constant.among((0, None)) if size.constant.values else YES
-    if not table.is_none.unknown:
-        return table.present
-
-    def question(value: Value) -> Tri:
-        if not isinstance(value, Unknown):
-            return NO if isinstance(value, (Absent, Const)) else YES
-        if decide(Cond("none", value.key), call.assumed):
-            return NO
-        if decide(Cond("truth", value.key), call.assumed) is False:
-            return NO
-        return tri(True, Note(f"{table.name} is {value.label}", value.place))
-
-    return table.test(question) if call.opaque is None or table.given.yes else table.given
+    return table.meant if table.is_none.unknown else table.present
 
 
 def no_rope(call: Call) -> bool:
