@@ -23,11 +23,13 @@ class Atom:
         label: how to name it in a message.
         declared: True for a quantity the author named and chose (parameter, attribute, config
             entry); False for one that only falls out of an expression (a dimension, a call result).
+        count: True when it counts tokens or elements, so that it is a whole number of at least 1.
     """
 
     key: Hashable
     label: str = field(compare=False)
     declared: bool = field(default=False, compare=False)
+    count: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))
@@ -57,9 +59,9 @@ class Num:
         return cls({(): value if isinstance(value, float) else Fraction(value)})
 
     @classmethod
-    def atom(cls, key: Hashable, label: str, declared: bool = False) -> Num:
+    def atom(cls, key: Hashable, label: str, declared: bool = False, count: bool = False) -> Num:
         """An unknown number with an identity."""
-        return cls({((Atom(key, label, declared), Fraction(1)),): Fraction(1)})
+        return cls({((Atom(key, label, declared, count), Fraction(1)),): Fraction(1)})
 
     @property
     def const(self) -> int | float | None:

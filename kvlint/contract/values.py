@@ -65,6 +65,9 @@ class Content:
         polarity: meaning of non-zero elements when the construction tells it.
         additive: True for a float mask made to be added to scores.
         lengths: how a length list counts.
+        counts: True when the elements count tokens.
+        gathered: True when it was gathered from every rank of a group.
+        cut: how the source names the upper bound it was sliced at.
         slots: "token" for one slot per token, "block" for one entry per block.
         slot_block: block size in ``table * block + pos % block``, when that formula built it.
         values: the integers, when all are known.
@@ -78,6 +81,9 @@ class Content:
     polarity: Polarity | None = None
     additive: bool = False
     lengths: LengthForm | None = None
+    counts: bool = False
+    gathered: bool = False
+    cut: str | None = None
     slots: str | None = None
     slot_block: Num | None = None
     values: tuple[int, ...] | None = None

@@ -183,6 +183,8 @@ class Interpreter:
         self._serial = 0
         self.op_functions: dict[str, frozenset[str]] = {}
         self.nested: list[tuple[Func, State]] = []
+        self.views: list[tuple[Site, Tensor, Frame]] = []
+        """Attributes that were set to a single element of a buffer that an object keeps."""
         # Where the entries of dicts were written last: findings about ``**options`` point there.
         self._entry_sites: dict[tuple[Hashable, Hashable], Site] = {}
 
@@ -666,6 +668,8 @@ class Interpreter:
             if isinstance(value, Tensor) and value.copied is not None:
                 # A copy that an object keeps is that object's own memory.
                 value = replace(value, copied=None, storage=("fresh", "kept", value.key))
+            if self.recording and isinstance(value, Tensor) and value.shape == () and _is_kept(value):
+                self.views.append((Site(frame.chunk, target), value, frame))
             for leaf in _plain_leaves(base):
                 key = key_of(leaf)
                 if not isinstance(leaf, Namespace):
@@ -1871,7 +1875,13 @@ class Interpreter:
             shape.extend(own[axis:])
         only_slice = len(indices) == 1 and isinstance(indices[0], tuple)
         if only_slice and indices[0][2] is None:
-            content = replace(tensor.content, triangle=None, values=None, slots=tensor.content.slots)
+            bound = indices[0][1]
+            content = replace(
+                tensor.content,
+                triangle=None,
+                values=None,
+                cut=label_of(bound) if bound is not None else tensor.content.cut,
+            )
         if len(indices) == 2 and all(isinstance(i, tuple) and i[0] is None and i[2] is None for i in indices):
             content = tensor.content
         if advanced:
@@ -2945,9 +2955,28 @@ class Interpreter:
             pieces = self.deref(self.force(args[0]), frame) if args else None
             if isinstance(pieces, Sequence):
                 return replace(pieces, key=("all_to_all", pieces.key), place=site)
+        if name.startswith("all_gather") and args:
+            return self._gathered(args[0], site)
         if name not in _TENSOR_METHODS:
             return None
         return self._tensor_method(receiver, name, args, kwargs, site, frame, node)
+
+    def _gathered(self, value: Value, site: Site) -> Value | None:
+        """The pieces an all-gather gives back: this rank's rows and those of the others."""
+        tensor = as_tensor(self.force(value))
+        if tensor is None:
+            return None
+        piece = replace(
+            tensor,
+            key=("all_gather", tensor.key),
+            content=Content(gathered=True),
+            shape=None,
+            storage=None,
+            place=site,
+        )
+        return Sequence(
+            None, "list", None, piece, key=("all_gather", tensor.key), label="all_gather(...)", place=site
+        )
 
     def _dict_method(
         self,
@@ -3250,6 +3279,8 @@ class Interpreter:
                 if isinstance(test, bool)
                 else Choice(test[0], Const(test[1]), Const(not test[1]), place=site)
             )
+        if name in ("max", "min") and len(args) == 1:
+            return self.lift(lambda v: self._picked(name, v, site), args, frame)
         if name in ("max", "min") and len(args) >= 2:
             return self.lift(lambda *v: self._extreme(name, list(v), site), args, frame)
         if name == "isinstance" and len(args) == 2:
@@ -3308,6 +3339,22 @@ class Interpreter:
             Sequence(tuple(elements), "tuple"),
             key=("zip", *(key_of(c) for c in contents)),
             place=site,
+        )
+
+    def _picked(self, name: str, value: Value, site: Site) -> Value:
+        """Python's ``max(tensor)``: one of its elements, as a view of the tensor's memory."""
+        if isinstance(value, Tensor):
+            content = Content(counts=value.content.counts or value.content.lengths is not None)
+            return replace(
+                value,
+                key=(f"py{name}", value.key),
+                shape=(),
+                content=content,
+                label=f"{name}({value.label})",
+                place=site,
+            )
+        return Unknown(
+            (name, key_of(value)), f"{name}({label_of(value)})", "its operand is not known", place=site
         )
 
     def _len(self, value: Value, site: Site, frame: Frame) -> Value:
@@ -3527,6 +3574,11 @@ def _kept(value: Value) -> Value:
             value, items=items, element=_kept(value.element) if value.element is not None else None
         )
     return value
+
+
+def _is_kept(value: Tensor) -> bool:
+    """Whether the memory belongs to a buffer that some object keeps."""
+    return isinstance(value.storage, tuple) and value.storage[:1] == ("kept",)
 
 
 def _is_hidden(value: Value) -> bool:

@@ -218,9 +218,17 @@ _TABLE = re.compile(r"(block_?)?tables?(_tensor)?")
 
 def module_events(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
     """Events of any function of a module: (function name, event)."""
+    builders = _buffer_methods(module)
     for node in ast.walk(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from ((node.name, event) for event in _mixed_slices(module, node))
+            for found in (
+                _mixed_slices(module, node),
+                _aliased_views(module, node),
+                _collected_views(module, node, builders),
+                _self_overwrites(module, node),
+            ):
+                yield from ((node.name, event) for event in found)
+    yield from _ignored_attention_types(module)
 
 
 def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
@@ -250,6 +258,191 @@ def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
             yield Event(
                 "token-sliced-lengths", _site(module, item), {"name": name, "bound": bound, "other": other}
             )
+
+
+def _base(node: ast.expr) -> ast.expr:
+    """What a chain of subscripts starts from."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
+
+
+def _written_buffer(node: ast.stmt) -> ast.expr | None:
+    """The attribute that a statement writes in place: ``E[...] = x``, ``E[...].copy_(x)``, ``E.fill_(x)``."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
+        return _base(node.targets[0])
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+    ):
+        if node.value.func.attr in ("copy_", "fill_", "zero_"):
+            return _base(node.value.func.value)
+    return None
+
+
+def _view_of(node: ast.expr) -> str | None:
+    """The attribute that ``E[...]`` slices without copying it; not an entry picked by a variable."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple))):
+        return None
+    inner = node.value
+    while isinstance(inner, ast.Subscript):
+        if not isinstance(inner.slice, (ast.Slice, ast.Constant)):
+            return None
+        inner = inner.value
+    return ast.unparse(inner) if isinstance(inner, ast.Attribute) else None
+
+
+def _aliased_views(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """A loop that refills one buffer and keeps a view of it for every round."""
+    for loop in ast.walk(node):
+        if not isinstance(loop, ast.For):
+            continue
+        varies = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        written: set[str] = set()
+        for item in loop.body:
+            buffer = _written_buffer(item)
+            if isinstance(buffer, ast.Attribute) and not varies & {
+                n.id for n in ast.walk(buffer) if isinstance(n, ast.Name)
+            }:
+                written.add(ast.unparse(buffer))
+            stored: ast.expr | None = None
+            if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Subscript):
+                key = {n.id for n in ast.walk(item.targets[0].slice) if isinstance(n, ast.Name)}
+                stored = (
+                    item.value if key & varies and not isinstance(item.targets[0].slice, ast.Slice) else None
+                )
+            elif (
+                isinstance(item, ast.Expr)
+                and isinstance(item.value, ast.Call)
+                and isinstance(item.value.func, ast.Attribute)
+            ):
+                stored = item.value.args[0] if item.value.func.attr == "append" and item.value.args else None
+            name = _view_of(stored) if stored is not None else None
+            if name is not None and name in written:
+                yield Event(
+                    "aliased-buffer-views", _site(module, item), {"buffer": name, "function": node.name}
+                )
+
+
+def _buffer_methods(module: ModuleIndex) -> dict[str, str]:
+    """Methods that fill a buffer of their object and return a view of it: name -> buffer."""
+    found: dict[str, str] = {}
+    for index in module.classes.values():
+        for name, method in index.methods.items():
+            written = {
+                ast.unparse(b)
+                for s in ast.walk(method)
+                if isinstance(s, ast.stmt)
+                for b in [_written_buffer(s)]
+                if isinstance(b, ast.Attribute)
+            }
+            for item in ast.walk(method):
+                if isinstance(item, ast.Return) and item.value is not None:
+                    parts = item.value.elts if isinstance(item.value, ast.Tuple) else [item.value]
+                    for part in parts:
+                        view = _view_of(part)
+                        if (
+                            view is not None
+                            and view.startswith("self.")
+                            and view in written
+                            and "[" not in view
+                        ):
+                            found.setdefault(name, view)
+    return found
+
+
+def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, str]) -> Iterator[Event]:
+    """``[builder.build(x) for x in ...]`` where every result is a view of the same buffer."""
+    for item in ast.walk(node):
+        if not isinstance(item, ast.ListComp) or len(item.generators) != 1:
+            continue
+        call = item.elt
+        if not (
+            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in builders
+        ):
+            continue
+        varies = {n.id for n in ast.walk(item.generators[0].target) if isinstance(n, ast.Name)}
+        owner = {n.id for n in ast.walk(call.func.value) if isinstance(n, ast.Name)}
+        if not varies & owner:
+            buffer = builders[call.func.attr]
+            yield Event(
+                "aliased-buffer-views", _site(module, item), {"buffer": buffer, "function": call.func.attr}
+            )
+
+
+def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """A view of the caller's metadata whose entries are moved within itself."""
+    parameters = _parameters(node)
+    views: dict[str, str] = {}
+    for item in ast.walk(node):
+        if not isinstance(item, ast.Assign) or len(item.targets) != 1:
+            continue
+        target = item.targets[0]
+        if isinstance(target, ast.Name):
+            view = _view_of(item.value)
+            root = view.split(".")[0] if view is not None else ""
+            if view is not None and root in parameters:
+                views[target.id] = view
+            else:
+                views.pop(target.id, None)
+        elif (
+            isinstance(target, ast.Subscript)
+            and isinstance(target.value, ast.Name)
+            and target.value.id in views
+        ):
+            name = target.value.id
+            reads = any(
+                isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == name
+                for n in ast.walk(item.value)
+            )
+            if reads:
+                yield Event(
+                    "metadata-overwritten",
+                    _site(module, item),
+                    {"buffer": views[name], "name": name, "function": node.name},
+                )
+
+
+_ENCODER_KIND = re.compile(r"(.*_)?(ENCODER(_ONLY)?|BIDIRECTIONAL|NON_?CAUSAL)", re.I)
+
+
+def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """An enum knows encoder-only layers, layers carry it, and nothing ever looks at it."""
+    for cls, index in module.classes.items():
+        bases = {ast.unparse(b).rsplit(".", 1)[-1] for b in cls.bases}
+        member = next((m for m in index.fields if _ENCODER_KIND.fullmatch(m)), None)
+        if member is None or not bases & {"Enum", "IntEnum", "StrEnum"}:
+            continue
+        loads = [
+            n
+            for n in ast.walk(module.tree)
+            if isinstance(n, ast.Name) and n.id == cls.name and isinstance(n.ctx, ast.Load)
+        ]
+        if loads:
+            continue
+        for owner, holder in module.classes.items():
+            for attribute, writers in holder.writers.items():
+                if writers != ["__init__"] or cls.name.lower() not in (
+                    attribute.lower(),
+                    f"attention{attribute}".lower(),
+                    f"attn{attribute}".lower(),
+                    attribute.lower().replace("_", ""),
+                ):
+                    continue
+                read = any(
+                    isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
+                    for n in ast.walk(module.tree)
+                )
+                if not read:
+                    yield (
+                        owner.name,
+                        Event(
+                            "attention-type-ignored",
+                            _site(module, index.fields[member][0]),
+                            {"enum": cls.name, "member": member, "attribute": attribute, "owner": owner.name},
+                        ),
+                    )
 
 
 def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:

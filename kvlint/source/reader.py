@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlint.contract import catalogue
-from kvlint.contract.call import Call, Scope, Target, bind
+from kvlint.contract.call import Call, Event, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Tensor, Value
 
 from .chunk import Chunk, Site
@@ -87,6 +87,7 @@ class _Reading:
 
     def run(self) -> Analysis:
         self.interpreter.records.clear()
+        self.interpreter.views.clear()
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
         order: list[Any] = []
@@ -143,6 +144,10 @@ class _Reading:
             result[index] = replace(result[index], peers=tuple(groups[group]))
         for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
             result.append(Scope(name, (), (event,), event.place))
+        for site, value, frame in self.interpreter.views:
+            if frame.module is self.module:
+                event = Event("kept-length-view", site, {"name": site.text(), "value": value.label}, ())
+                result.append(Scope(frame.name, (), (event,), site))
         for scope in result:
             for call in scope.calls:
                 call.scope = scope

@@ -259,7 +259,9 @@ def dim_value(tensor: Tensor, axis: int, site: Any) -> Value:
         if dim is not None:
             return scalar(dim, site)
         axis %= len(tensor.shape)
-    return Number(Num.atom(("dim", tensor.key, axis), f"{tensor.label}.shape[{axis}]"), place=site)
+    return Number(
+        Num.atom(("dim", tensor.key, axis), f"{tensor.label}.shape[{axis}]", count=True), place=site
+    )
 
 
 def full_shape(tensor: Tensor) -> tuple[Num, ...] | None:
@@ -1125,7 +1127,8 @@ def _is_floating_point(
 
 
 def _item(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
-    return Number(Num.atom(("item", tensor.key), f"{tensor.label}.item()"), place=site)
+    counted = tensor.content.counts or tensor.content.lengths is not None
+    return Number(Num.atom(("item", tensor.key), f"{tensor.label}.item()", count=counted), place=site)
 
 
 def _reduce(name: str) -> Callable[..., Value | None]:
@@ -1137,7 +1140,8 @@ def _reduce(name: str) -> Callable[..., Value | None]:
                 "reduction",
                 place=site,
             )
-        return _derived(tensor, (name,), site, shape=(), content=Content(), label=f"{tensor.label}.{name}()")
+        content = Content(counts=tensor.content.counts or tensor.content.lengths is not None)
+        return _derived(tensor, (name,), site, shape=(), content=content, label=f"{tensor.label}.{name}()")
 
     return handler
 
@@ -1403,7 +1407,8 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
             changed: list[Num | None] = list(own)
             changed[axis] = own[axis] * items.length if items.length is not None else None
             shape = tuple(changed)
-        return _derived(element, ("cat", axis), site, shape=shape, content=Content(), label="torch.cat(...)")
+        content = Content(gathered=element.content.gathered)
+        return _derived(element, ("cat", axis), site, shape=shape, content=content, label="torch.cat(...)")
     if not parts or any(p is None for p in parts):
         return None
     known = [p for p in parts if p is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kvlint.contract.call import Call
+from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
 
 from ._common import RunRule
@@ -103,4 +104,19 @@ class KeepProbOutOfRange(RunRule):
                 number.notes,
                 fix=f"Pass {keep.name}=1.0 - {label}.",
             )
+        counted = _minus_count(number.value)
+        if counted is not None:
+            return violated(
+                f"{keep.name} is {number.value.label}, but {counted} counts tokens: the value is not in (0, 1]",
+                keep,
+                number.notes,
+                fix="Check the order of the positional arguments that lead here.",
+            )
         return undecided(*number.notes)
+
+
+def _minus_count(number: Num) -> str | None:
+    """The label of ``n`` in ``1 - n`` when ``n`` counts something; None for any other form."""
+    rest = Num.of(1) - number
+    atom = rest.single
+    return atom.label if atom is not None and atom.count else None
