@@ -280,7 +280,8 @@ def _parse_toml(text: str) -> dict[str, object]:
         import tomllib
     else:
         import tomli as tomllib
-    return tomllib.loads(text)
+    parsed: dict[str, object] = tomllib.loads(text)
+    return parsed
 
 
 def _check(key: str, value: object, where: str) -> None:
