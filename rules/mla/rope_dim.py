@@ -108,14 +108,15 @@ class RopeDim(MlaRule):
     def _width(call: Call, rope: Arg, role: str) -> Fact[Num]:
         last = rope.dim(-1)
         rank = rope.rank.get(0)
-        cached = role == "key_rope" and call.paged.yes
+        paged = call.arg("block_table").meant
+        cached = role == "key_rope" and paged.yes
         layout = call.query_layout.get("" if call.has("layout") else "BSND")
         if cached and rank == 5:
             tiles = rope.dim(2)
             return Fact.of(tiles.value * last.value) if tiles.known and last.known else Fact(None, last.notes)
-        packed = cached and rank == 3 or (not cached and layout in ("BSH", "SBH"))
-        if role == "key_rope" and call.paged.unknown:
-            return Fact(None, call.paged.notes)
+        packed = (cached and rank == 3) or (not cached and layout in ("BSH", "SBH"))
+        if role == "key_rope" and paged.unknown:
+            return Fact(None, paged.notes)
         if not packed:
             return last if layout else Fact(None, call.layout.notes)
         heads = call.kv_heads if role == "key_rope" else call.heads
