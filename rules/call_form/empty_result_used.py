@@ -20,29 +20,30 @@ class EmptyResultUsed(Rule):
     """The result of an operator that returns nothing is used.
 
     ## What it does
-    Reports an assignment from, or an expression with, an ATB operator whose schema has no result.
+    Reports a computation with the result of an operator whose schema has no result.
 
     ## Why it is wrong
-    The operator writes into `out` and returns None. An assignment replaces the buffer by None:
-    `out = torch_npu._npu_paged_attention(..., out=out)`.
+    The operator writes into its buffers (`out`, the caches) and returns None. An assignment replaces
+    the buffer by None: `out = torch_npu._npu_paged_attention(..., out=out)`.
 
     ## Use instead
-    Call it as a statement and go on with `out`.
+    Call it as a statement and go on with the buffer.
 
     ## Ops and versions
-    _npu_paged_attention, _npu_flash_attention and their variants without an `.out` form. The v2 forms,
+    _npu_paged_attention, _npu_flash_attention and their variants without an `.out` form,
+    _npu_reshape_and_cache, npu_scatter_pa_kv_cache, npu_gather_pa_kv_cache. The v2 forms,
     npu_ring_mla and npu_multi_head_latent_attention do return their outputs. All versions.
 
     ## Evidence
-    ATB-04: schemas in the operator library of every release.
+    ATB-04, PA-05, RC-03: schemas in the operator library of every release.
     """
 
     code = "KV132"
     name = "empty-result-used"
     severity = Severity.HOST
     confidence = Confidence.HIGH
-    contract = ("ATB-04",)
-    families = ("atb",)
+    contract = ("ATB-04", "PA-05", "RC-03")
+    families = ("atb", "cache_write", "cache_read")
     bad = {
         "assigned": """
             def decode(q, kc, vc, table, lens, buffer):
@@ -77,7 +78,7 @@ class EmptyResultUsed(Rule):
         if use.dropped is None or not (use.whole or use.unpacked or use.read):
             return undecided(Note("what happens to the result is not visible", call.place))
         return violated(
-            f"{call.operator.name} returns None, its result is in out",
+            f"{call.operator.name} returns None, what it computes is in the buffer it was given",
             call.place,
-            fix="Call it as a statement and use the buffer that is passed as out.",
+            fix="Call it as a statement and use that buffer.",
         )

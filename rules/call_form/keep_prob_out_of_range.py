@@ -107,7 +107,7 @@ class KeepProbOutOfRange(RunRule):
         counted = _minus_count(number.value)
         if counted is not None:
             return violated(
-                f"{keep.name} is {number.value.label}, but {counted} counts tokens: the value is not in (0, 1]",
+                f"{keep.name} is {number.value.label}, but {counted} counts tokens, so it is not in (0, 1]",
                 keep,
                 number.notes,
                 fix="Check the order of the positional arguments that lead here.",

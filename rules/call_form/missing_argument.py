@@ -35,8 +35,11 @@ class MissingArgument(Rule):
     name = "missing-argument"
     severity = Severity.HOST
     confidence = Confidence.HIGH
-    contract = ("FUS-02", "2.5")
-    families = ("fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_read", "rotary")
+    contract = ("FUS-02", "2.5", "3.1")
+    families = (
+        "fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_write", "cache_read",
+        "prolog", "rotary", "misc",
+    )  # fmt: skip
     bad = {
         "fusion attention without a layout": """
             torch_npu.npu_fusion_attention(q, k, v, 8, scale=0.1)  # KV112
@@ -45,6 +48,9 @@ class MissingArgument(Rule):
             torch_npu._npu_paged_attention(  # KV112
                 query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
                 block_table=table, context_lens=lens)
+        """,
+        "scatter without an axis": """
+            torch_npu.scatter_update_(cache, index, rows)  # KV112
         """,
         "on one path": """
             opts = {"head_num": 8, "scale": 0.1}

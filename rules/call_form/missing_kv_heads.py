@@ -124,6 +124,8 @@ class MissingKvHeads(Rule):
             return NOT_APPLICABLE
         if given.param.default == 0 and call.packed.yes:
             return _packed(call, left_out)
+        if paged(call).yes and given.given.yes:
+            return NOT_APPLICABLE  # paged-heads-axis
         told = given.number if given.param.default != 0 else call.heads
         real = _heads_of_key(call, told)
         shown = real.value.label if real.known else "?"
@@ -145,6 +147,8 @@ def _packed(call: Call, left_out: Tri) -> Verdict:
         return NOT_APPLICABLE
     rank = call.arg("key").rank
     if rank.known and rank.value != 3:
+        if given.given.yes:
+            return NOT_APPLICABLE  # paged-heads-axis
         return require(
             ~_kept_apart(call, call.arg("key").dim(1), call.heads),
             f"{given.name} is left out, but the paged cache has another number of heads than query",

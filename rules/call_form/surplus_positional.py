@@ -36,12 +36,19 @@ class SurplusPositional(Rule):
     name = "surplus-positional"
     severity = Severity.HOST
     confidence = Confidence.HIGH
-    contract = ("A02",)
-    families = ("fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_read", "rotary")
+    contract = ("A02", "MP-01")
+    families = (
+        "fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_write", "cache_read",
+        "prolog", "rotary", "misc",
+    )  # fmt: skip
     bad = {
         "mask by position": """
             torch_npu.npu_fused_infer_attention_score(  # KV111
                 q, k, v, mask, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+        """,
+        "index before the caches of the third prolog": """
+            torch_npu.npu_mla_prolog_v3(  # KV111
+                x, wdq, wuq, wuk, wkv, gq, gkv, sin, cos, index, kv_cache, kr_cache)
         """,
         "given twice": """
             torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", head_num=8, scale=0.1)  # KV111

@@ -22,21 +22,25 @@ class WrongResultCount(Rule):
 
     ## Use instead
     FIA returns two values (output and log-sum-exp), npu_fusion_attention v1 and v2 seven, v3 six,
-    npu_sparse_flash_attention three, npu_prompt_flash_attention and npu_incre_flash_attention one tensor.
+    npu_sparse_flash_attention three, npu_prompt_flash_attention and npu_incre_flash_attention one tensor,
+    npu_kv_rmsnorm_rope_cache four and its v2 two.
 
     ## Ops and versions
-    All attention operators, for every release that has the operator.
+    All operators, for every release that has the operator.
 
     ## Evidence
-    A10, FUS-13, 2.1: schemas of every release.
+    A10, FUS-13, KR-18, 2.1: schemas of every release.
     """
 
     code = "KV131"
     name = "wrong-result-count"
     severity = Severity.HOST
     confidence = Confidence.HIGH
-    contract = ("A10", "FUS-13", "2.1")
-    families = ("fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_read")
+    contract = ("A10", "FUS-13", "KR-18", "2.1")
+    families = (
+        "fia", "pfa", "ifa", "fusion", "atb", "sparse", "indexer", "merge", "cache_write", "cache_read",
+        "prolog", "rotary", "misc",
+    )  # fmt: skip
     bad = {
         "one tensor unpacked": """
             out, lse = torch_npu.npu_prompt_flash_attention(  # KV131
@@ -44,6 +48,10 @@ class WrongResultCount(Rule):
         """,
         "four results of fusion attention": """
             out, top, total, _ = torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", scale=0.1)  # KV131
+        """,
+        "four results of the second cache writer": """
+            kc, ckv, rope, latent = torch_npu.npu_kv_rmsnorm_rope_cache_v2(  # KV131
+                kv, gamma, cos, sin, index.long(), kc, ckv, cache_mode="PA", is_output_kv=True, epsilon=1e-6)
         """,
         "three results of FIA": """
             out, top, total = torch.ops.npu.npu_fused_infer_attention_score_v2(  # KV131

@@ -14,27 +14,27 @@ class Int4KvConflict(RunRule):
     """An int4 cache with arguments that exclude it.
 
     ## What it does
-    Reports a key that is known to be packed int4 (an int32 tensor) with a post-quantisation scale, left
-    padding, or a block table in a layout other than BSH and BSND.
+    Reports a key that is known to be packed int4 (an int32 tensor) with a post-quantisation scale or left
+    padding.
 
     ## Why it is wrong
-    Tiling rejects the call. The documentation excludes block tables altogether.
+    Tiling rejects the call.
 
     ## Use instead
-    An int8 cache where pages are needed.
+    An int8 cache, or a float output and right padding.
 
     ## Ops and versions
     FIA v1 and v2. All versions.
 
     ## Evidence
-    G18, PG15: decode checker (CANN 8.5 snapshot), op-plugin documentation of FIA v2.
+    G18: decode checker (CANN 8.5 snapshot), op-plugin documentation of FIA v2.
     """
 
     code = "KV813"
     name = "int4-kv-conflict"
     severity = Severity.HOST
     confidence = Confidence.MEDIUM
-    contract = ("G18", "PG15")
+    contract = ("G18",)
     families = ("fia",)
     bad = {
         "quantised output": """
@@ -72,10 +72,6 @@ class Int4KvConflict(RunRule):
         conflicts = (
             ("a quantised output", call.arg("out_quant_scale").present),
             ("left padding", call.arg("kv_padding").present | call.arg("query_padding").present),
-            (
-                f"a block table in {call.layout.get('this layout')}",
-                call.paged & ~call.layout.among(("BSH", "BSND")),
-            ),
         )
         for what, holds in conflicts:
             yield require(~holds, f"an int4 cache does not go with {what}", at=key)

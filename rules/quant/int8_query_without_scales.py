@@ -16,12 +16,12 @@ class Int8QueryWithoutScales(RunRule):
     ## What it does
     For a query that is known to be int8, checks that `dequant_scale1`, `quant_scale1` and `dequant_scale2`
     are passed (in npu_prompt_flash_attention `deq_scale1`, `quant_scale1`, `deq_scale2`), and that the call
-    is prefill without a block table. For FIA v2 it checks that the int8 query is the MLA form with rope
+    is prefill. For FIA v2 it checks that the int8 query is the MLA form with rope
     parts and `dequant_scale_query`.
 
     ## Why it is wrong
-    Tiling rejects the call. Per-tensor int8 attention exists in v1 only; v2 dropped its scales. Decode and
-    paged caches do not serve it.
+    Tiling rejects the call. Per-tensor int8 attention exists in v1 only; v2 dropped its scales. Decode does
+    not serve it (nor do paged caches, see KV412).
 
     ## Use instead
     v1 with all three scales, or a float query over an int8 cache.
@@ -30,7 +30,7 @@ class Int8QueryWithoutScales(RunRule):
     FIA v1 and v2, npu_prompt_flash_attention. All versions.
 
     ## Evidence
-    G01, G23, F16, PG14: prefill tiling and decode checker (CANN 8.5 snapshot); the meta kernel accepts the
+    G01, G23, F16: prefill tiling and decode checker (CANN 8.5 snapshot); the meta kernel accepts the
     call (executed).
     """
 
@@ -38,7 +38,7 @@ class Int8QueryWithoutScales(RunRule):
     name = "int8-query-without-scales"
     severity = Severity.HOST
     confidence = Confidence.HIGH
-    contract = ("G01", "F16", "PG14")
+    contract = ("G01", "F16")
     families = ("fia", "pfa")
     bad = {
         "two of three": """
@@ -92,4 +92,3 @@ class Int8QueryWithoutScales(RunRule):
             scale = call.arg(role)
             yield require(~scale.is_none, f"query is int8, but {scale.name} is not passed", at=query)
         yield require(~decode_engine(call), "query is int8, but decode does not serve it", at=query)
-        yield require(~call.paged, "query is int8, but a block table excludes that", at=query)

@@ -75,8 +75,9 @@ class KvScaleForm(RunRule):
         "prefill": """
             torch_npu.npu_fused_infer_attention_score(
                 x.bfloat16().view(4, 8, 1024), k, v, num_heads=8, num_key_value_heads=8, scale=0.1,
-                input_layout="BSH", actual_seq_lengths_kv=lens, key_antiquant_scale=torch.ones(4, 64, dtype=torch.float32),
-                value_antiquant_scale=torch.ones(4, 64, dtype=torch.float32), key_antiquant_mode=1, value_antiquant_mode=1)
+                input_layout="BSH", actual_seq_lengths_kv=lens, key_antiquant_mode=1, value_antiquant_mode=1,
+                key_antiquant_scale=torch.ones(4, 64, dtype=torch.float32),
+                value_antiquant_scale=torch.ones(4, 64, dtype=torch.float32))
         """,
     }
 

@@ -18,7 +18,7 @@ class NzInt8CacheForm(RunRule):
 
     ## What it does
     For a 5-D int8 cache without rope parts, checks: bfloat16 query, head dim 128, query and KV heads of 10/1,
-    64/8, 80/8 or 128/16, layout BSH, BSND or BNSD, block size 128 or 512, inner_precise 1, modes 0/0 or 1/1,
+    64/8, 80/8 or 128/16, layout BSH, BSND or BNSD, inner_precise 1, modes 0/0 or 1/1,
     no offsets, no log-sum-exp, no position bias, no query lengths.
 
     ## Why it is wrong
@@ -31,14 +31,14 @@ class NzInt8CacheForm(RunRule):
     FIA v1 and v2. Read from the CANN 8.5 snapshot; silent for a configured CANN of 9.0 or newer.
 
     ## Evidence
-    G17, D09, PG08: decode checker (CANN 8.5 snapshot), op-plugin documentation.
+    G17, D09: decode checker (CANN 8.5 snapshot), op-plugin documentation.
     """
 
     code = "KV820"
     name = "nz-int8-cache-form"
     severity = Severity.HOST
     confidence = Confidence.LOW
-    contract = ("G17", "D09", "PG08")
+    contract = ("G17", "D09")
     families = ("fia",)
     bad = {
         "precision and heads": """
@@ -97,7 +97,6 @@ class NzInt8CacheForm(RunRule):
             )
         for role, allowed in (
             ("layout", ("BSH", "BSND", "BNSD")),
-            ("block_size", (128, 512)),
             ("inner_precise", (1,)),
             ("lse_flag", (False,)),
         ):
