@@ -281,9 +281,7 @@ class Interpreter:
         if isinstance(func.node, cst.Lambda):
             value = self.expr(func.node.body, frame)
             return value, frame.state
-        body = func.node.body
-        statements = body.body
-        end = self.block(statements, frame, inner.copy())
+        end = self.block(_body(func.node), frame, inner.copy())
         exits = list(frame.returns)
         if end is not None:
             exits.append((end, Const(None, place=func.place)))

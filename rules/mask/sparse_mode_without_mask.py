@@ -86,6 +86,14 @@ class SparseModeWithoutMask(MaskRule):
                 opts.update(sparse_mode=3, atten_mask=tri)
             torch_npu.npu_prompt_flash_attention(q, k, v, **opts)
         """,
+        "mask from a builder on one line": """
+            def causal(n): return torch.ones(n, n, dtype=torch.bool).triu(1)
+
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=ends,
+                actual_seq_lengths_kv=ends, sparse_mode=3, atten_mask=causal(2048),
+            )
+        """,
         "mode from elsewhere": """
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=ends,
