@@ -35,8 +35,8 @@ class AtbLengthTensor(LengthRule):
     `lens.to(torch.int32).cpu()`, made once per step and not per layer.
 
     ## Ops and versions
-    `_npu_flash_attention`, `_unpad`, `_unpad_v2`, `_v3`, `npu_ring_mla` (int32 or dtype of the wrapper, on
-    the host); `_npu_paged_attention*` and `_npu_flash_attention_qlens` (int32; the device is not judged).
+    `_npu_flash_attention`, `_unpad`, `_unpad_v2`, `_v3` (int32, on the host), `npu_ring_mla` (on the host);
+    `_npu_paged_attention*` and `_npu_flash_attention_qlens` (int32; the device is not judged).
 
     ## Evidence
     ATB-03, ATB-06, ATB-12: operation checks of ascend-transformer-boost.
@@ -99,13 +99,14 @@ class AtbLengthTensor(LengthRule):
                 yield NOT_APPLICABLE
                 continue
             shown = " or ".join(lengths.dtype.values or ())
-            yield require(
-                lengths.dtype.equals("int32"),
-                f"{lengths.name} is {shown}, {name} reads int32",
-                when=lengths.is_tensor,
-                at=lengths,
-                fix=f"Convert {lengths.name} with .to(torch.int32).",
-            )
+            if name != "npu_ring_mla":
+                yield require(
+                    lengths.dtype.equals("int32"),
+                    f"{lengths.name} is {shown}, {name} reads int32",
+                    when=lengths.is_tensor,
+                    at=lengths,
+                    fix=f"Convert {lengths.name} with .to(torch.int32).",
+                )
             if name in HOST:
                 yield require(
                     ~lengths.device.equals("npu"),
