@@ -241,7 +241,8 @@ def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
         first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) and item.slice.elts else item.slice
         if not isinstance(first, ast.Slice) or first.step is not None:
             continue
-        bounds = [b for b in (first.lower, first.upper) if b is not None]
+        # A cut that leaves the front: rows up to a bound may as well be one per token.
+        bounds = [first.lower] if first.lower is not None and first.upper is None else []
         name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
         if len(bounds) != 1 or not isinstance(bounds[0], (ast.Name, ast.Attribute)):
             continue
@@ -458,6 +459,11 @@ def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iter
         return
     reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     if "locals" in reads:
+        return
+    ordinary = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    idle = [arg.arg for arg in ordinary if arg.arg not in reads and arg.arg not in ("self", "cls")]
+    if sum(1 for name in idle if not _MASK_PARAMETER.fullmatch(name)) > 1:
+        # A signature that is shared with other implementations, most of which this one has no use for.
         return
     documented = ast.get_docstring(node) or ""
     for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):

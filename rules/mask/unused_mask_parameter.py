@@ -51,6 +51,11 @@ class UnusedMaskParameter(MaskRule):
                     q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1,
                     atten_mask=attention_mask)
         """,
+        "signature shared with other backends": """
+            def attention(q, k, v, drop_rate=0, attn_mask=None, causal=False, batch_size=1):
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)
+        """,
         "fallback when given": """
             def forward(q, k, v, attention_mask=None):
                 if attention_mask is not None:
