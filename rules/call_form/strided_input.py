@@ -45,7 +45,7 @@ class StridedInput(RunRule):
 
     code = "KV114"
     name = "strided-input"
-    severity = Severity.SILENT
+    severity = Severity.PERFORMANCE
     confidence = Confidence.MEDIUM
     contract = ("A09", "ATB-04", "SP-13")
     families = ("fia", "sparse", "atb")

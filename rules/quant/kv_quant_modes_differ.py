@@ -91,12 +91,15 @@ class KvQuantModesDiffer(RunRule):
             return
         at = key if key.given.yes else value
         mine, theirs = key.constant, value.constant
+        # Ascend 950 has more modes and pairs, with 8-bit floats in query too.
+        older = call.target.soc_in("A2", "A3", "310P")
+        float_query = older | call.arg("query_quant_scale").is_none
         if mine.known and theirs.known:
             pair = (mine.value, theirs.value)
             yield require(
                 tri(pair[0] == pair[1] or pair == (0, 1), *mine.notes, *theirs.notes),
                 f"{key.name} is {pair[0]} and {value.name} is {pair[1]}",
-                when=scaled,
+                when=scaled & float_query,
                 at=at,
                 fix="Pass the same mode for both.",
             )
@@ -109,8 +112,6 @@ class KvQuantModesDiffer(RunRule):
         else:
             yield require(Tri(None, (*mine.notes, *theirs.notes)), "")
         shown = mine.get("?")
-        # Ascend 950 has more modes, with 8-bit floats.
-        older = call.target.soc_in("A2", "A3", "310P")
         yield require(
             mine.among((0, 1)),
             f"{key.name} is {shown}, prefill takes 0 and 1",
