@@ -5,11 +5,13 @@ from __future__ import annotations
 # Every operator name of the catalogue contains one of these (a test keeps it so).
 TOKENS = (
     b"npu_fus",
+    b"fusion_attention",
     b"flash_attention",
     b"lightning_indexer",
     b"npu_nsa_",
     b"block_sparse_attention",
     b"attention_update",
+    b"npu_scatter",
     b"scatter_update",
     b"scatter_nd_update",
     b"norm_rope_cache",
@@ -18,6 +20,8 @@ TOKENS = (
     b"quant_scatter",
     b"mla_prolog",
     b"interleave_rope",
+    b"rope_quant_kvcache",
+    b"npu_mrope",
     b"rotary_mul",
     b"rotary_pos_emb",
     b"advance_step",

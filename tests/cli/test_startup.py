@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kvlint.check import _worth_it
+from kvlint.contract import catalogue
+
 HEAVY = ("torch", "numpy", "rich", "pydantic")
 FOR_OPERATORS = ("libcst", "kvlint.analysis", "kvlint.source.reader", "kvlint.contract", "kvlint.rules")
 # Each costs some milliseconds of its own.
@@ -73,3 +76,13 @@ def test_help_loads_neither_rich_nor_pydantic(plain: Path) -> None:
     modules = imported(plain, "check", "--help")
     assert "typer" in modules, "the run was not seen at all"
     assert found(modules, HEAVY + FOR_OPERATORS) == []
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.names()))
+def test_a_file_with_any_operator_is_read(name: str) -> None:
+    assert _worth_it(f"import torch_npu\ntorch_npu.{name}(x)\n".encode())
+
+
+@pytest.mark.parametrize("text", ["", "import torch_npu", "def flash_attention(q): ...", "input_ids = npu"])
+def test_a_file_without_operators_is_not(text: str) -> None:
+    assert not _worth_it(text.encode())
