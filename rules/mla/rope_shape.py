@@ -94,8 +94,8 @@ class RopeShape(MlaRule):
                     f"View {rope.name} the way {whole.name} is viewed.",
                 )
                 continue
-            # In the NZ form the head dim is spread over axes 2 and 4.
-            axes = (0, 1, 3, 4) if ranks[0].value == 5 else range(ranks[0].value - 1)
+            # In the NZ form the head dim is spread over axes 2 and 4, by the size of an element.
+            axes = (0, 1, 3) if ranks[0].value == 5 else range(ranks[0].value - 1)
             states = [(axis, equal(whole.dim(axis), rope.dim(axis))) for axis in axes]
             wrong = next((axis for axis, state in states if state.no), None)
             if wrong is not None:
