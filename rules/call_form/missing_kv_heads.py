@@ -30,11 +30,10 @@ class MissingKvHeads(Rule):
     and NTD, where the operator reads the number off key.
 
     ## Ops and versions
-    FIA v1 and v2, npu_prompt_flash_attention, npu_incre_flash_attention; npu_block_sparse_attention, whose
-    default is 1. All versions.
+    FIA v1 and v2, npu_prompt_flash_attention, npu_incre_flash_attention. All versions.
 
     ## Evidence
-    B04, B05, B06, B26, B27, BSA-01: tiling and checkers of ops-transformer (CANN 8.5 snapshot); the shapes
+    B04, B05, B06, B26, B27: tiling and checkers of ops-transformer (CANN 8.5 snapshot); the shapes
     are accepted by the meta kernel, with a wrong output width (executed).
     """
 
@@ -42,9 +41,8 @@ class MissingKvHeads(Rule):
     name = "missing-kv-heads"
     severity = Severity.SILENT
     confidence = Confidence.HIGH
-    contract = ("B04", "B05", "B06", "B26", "B27", "BSA-01")
+    contract = ("B04", "B05", "B06", "B26", "B27")
     families = ("fia", "pfa", "ifa")
-    operators = ("npu_block_sparse_attention",)
     bad = {
         "grouped heads in BNSD": """
             q = x.view(2, 32, 16, 128)
@@ -122,18 +120,16 @@ class MissingKvHeads(Rule):
         left_out = ~given.given | given.constant.equals(0)
         if left_out.no:
             return NOT_APPLICABLE
-        if given.param.default == 0 and call.packed.yes:
+        if call.packed.yes:
             return _packed(call, left_out)
         if paged(call).yes and given.given.yes:
             return NOT_APPLICABLE  # paged-heads-axis
-        told = given.number if given.param.default != 0 else call.heads
+        told = call.heads
         real = _heads_of_key(call, told)
         shown = real.value.label if real.known else "?"
         return require(
             ~_kept_apart(call, real, told),
-            f"{given.name} is left at {given.param.default}"
-            + (", the number of query heads," if given.param.default == 0 else ",")
-            + f" but key has {shown} heads",
+            f"{given.name} is left at 0, the number of query heads, but key has {shown} heads",
             when=left_out,
             at=given if given.given.yes else call.place,
             fix=f"Pass {given.name}={shown}.",
