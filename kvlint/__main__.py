@@ -28,6 +28,12 @@ def quietly(command: Callable[[], int]) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if error.filename is not None:
+            raise  # not about the output
+        sys.stderr.write(f"kvlint: error: cannot write the output: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

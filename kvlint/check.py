@@ -39,15 +39,20 @@ def _main(values: Values, out: TextIO) -> int:
     if hasattr(out, "reconfigure"):
         # A source line may hold what the terminal's encoding cannot say.
         out.reconfigure(errors="backslashreplace")
-    cwd = os.getcwd()
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        raise ConfigError("the current folder does not exist") from None
     config = Config(Flags(values, cwd))
     if values["show_settings"]:
         return _show_settings(values, config, cwd, out)
-    items = candidates(values, config, cwd)
+    unread: list[Problem] = []
+    items = candidates(values, config, cwd, unread)
     if values["show_files"]:
         out.writelines(f"{item.shown}\n" for item in items)
         return 0
     result = run(items, values, config, cwd)
+    result.problems[:0] = unread
     from .report.write import write
 
     write(result, values, out, sys.stderr)
@@ -61,8 +66,11 @@ def exit_code(result: Result, exit_zero: bool = False) -> int:
     return int(bool(result.findings or result.problems) and not exit_zero)
 
 
-def candidates(values: Values, config: Config, cwd: str) -> list[Candidate]:
-    """The files that the command line names; standard input is one without a file."""
+def candidates(values: Values, config: Config, cwd: str, unread: list[Problem]) -> list[Candidate]:
+    """The files that the command line names; standard input is one without a file.
+
+    Folders that cannot be listed are added to ``unread``.
+    """
     paths = _paths(values)
     if paths == ["-"]:
         name = values["stdin_filename"]
@@ -73,7 +81,7 @@ def candidates(values: Values, config: Config, cwd: str) -> list[Candidate]:
         return [Candidate(path, str(name) if name else "<stdin>", settings, piped=True)]
     if "-" in paths:
         raise ConfigError("- (standard input) must be the only path")
-    return discover(paths, config, cwd)
+    return discover(paths, config, cwd, unread)
 
 
 def run(

@@ -7,6 +7,7 @@ import stat
 
 from .config import ConfigError, show
 from .globs import Globs, relative
+from .report.model import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +37,12 @@ class Candidate:
         self.piped = piped
 
 
-def discover(paths: Iterable[str], config: Config, cwd: str) -> list[Candidate]:
+def discover(
+    paths: Iterable[str], config: Config, cwd: str, unread: list[Problem] | None = None
+) -> list[Candidate]:
     """The files that the given paths stand for, sorted by shown path.
+
+    Folders that cannot be listed are added to ``unread``: to skip them in silence would call them clean.
 
     A file passed by name is taken whatever its suffix, unless ``force-exclude`` is on and it is
     excluded. Raises :class:`ConfigError` for a path that does not exist.
@@ -56,7 +61,7 @@ def discover(paths: Iterable[str], config: Config, cwd: str) -> list[Candidate]:
                 continue
             # Files that are reached through no link below the folder need no look at the disk each.
             real = os.path.realpath(path)
-            for item, key in _walk(path, real, config, cwd):
+            for item, key in _walk(path, real, config, cwd, [] if unread is None else unread):
                 found.setdefault(key, item)
         elif stat.S_ISREG(mode):
             settings = config.of(os.path.dirname(path))
@@ -86,7 +91,9 @@ def _git_ignored(path: str, is_dir: bool) -> bool:
     return _ignored(path, is_dir, _ignore_files_above(os.path.dirname(path)))
 
 
-def _walk(top: str, real: str, config: Config, cwd: str) -> Iterator[tuple[Candidate, str]]:
+def _walk(
+    top: str, real: str, config: Config, cwd: str, unread: list[Problem]
+) -> Iterator[tuple[Candidate, str]]:
     """Files below ``top`` with the key that tells the same file apart from another."""
     pending: list[tuple[str, str, list[Globs]]] = [(top, real, _ignore_files_above(os.path.dirname(top)))]
     while pending:
@@ -94,7 +101,9 @@ def _walk(top: str, real: str, config: Config, cwd: str) -> Iterator[tuple[Candi
         try:
             with os.scandir(folder) as scan:
                 entries = list(scan)
-        except OSError:
+        except OSError as error:
+            reason = f"cannot be listed: {error.strerror}"
+            unread.append(Problem("read", show(folder, cwd), 0, reason))
             continue
         names = {entry.name for entry in entries}
         if "pyvenv.cfg" in names and folder != top:

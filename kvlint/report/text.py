@@ -88,7 +88,7 @@ def summary(result: Result, style: Style) -> str:
     if result.suppressed:
         text += f", {result.suppressed} suppressed"
     if result.problems:
-        text += f", {many(len({problem.path for problem in result.problems}), 'file')} with errors"
+        text += f", {many(len({problem.path for problem in result.problems}), 'path')} with errors"
     return text + "."
 
 

@@ -62,7 +62,7 @@ class TestBadFiles:
         assert ran.code == 1
         assert ran.findings == ["b.py:2:35: KV101"]
         assert "a.py:1: error: does not parse: " in ran.out
-        assert ran.out.endswith("1 operator call in 1 of 2 files, 1 file with errors.\n")
+        assert ran.out.endswith("1 operator call in 1 of 2 files, 1 path with errors.\n")
 
     def test_syntax_error_alone_is_exit_one(self, kvlint: Kvlint, tree) -> None:
         tree({"a.py": "torch_npu.npu_fusion_attention(\n"})
@@ -126,7 +126,7 @@ class TestInternalError:
         assert ran.err == (
             "kvlint: error: a.py: internal error: RuntimeError: tree is (KVLINT_DEBUG=1 shows where)\n"
         )
-        assert ran.out == "No problems found: 0 operator calls in 0 of 2 files, 1 file with errors.\n"
+        assert ran.out == "No problems found: 0 operator calls in 0 of 2 files, 1 path with errors.\n"
 
     def test_exit_zero_does_not_hide_it(self, kvlint: Kvlint, tree, monkeypatch) -> None:
         tree({"a.py": BAD})
@@ -311,6 +311,28 @@ class TestQuietEnds:
         assert child.stderr.read() == b""
         assert child.wait(60) == 141
         child.stderr.close()
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    def test_full_disk(self, tree, tmp_path: Path) -> None:
+        tree({"a.py": BAD})
+        with open("/dev/full", "wb") as full:
+            child = subprocess.run(
+                [sys.executable, "-m", "kvlint", "check"],
+                check=False,
+                cwd=tmp_path,
+                stdout=full,
+                stderr=subprocess.PIPE,
+            )
+        assert child.returncode == 2
+        assert child.stderr == b"kvlint: error: cannot write the output: No space left on device\n"
+
+    def test_folder_that_is_gone(self, tmp_path: Path) -> None:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        run = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m kvlint check"
+        child = subprocess.run(["sh", "-c", run], check=False, capture_output=True)
+        assert child.returncode == 2
+        assert child.stderr.splitlines()[-1] == b"kvlint: error: the current folder does not exist"
 
     def test_interrupt(self, kvlint: Kvlint, tree, monkeypatch) -> None:
         def stop(path: str) -> bytes:

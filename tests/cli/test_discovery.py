@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -149,12 +150,26 @@ class TestOddTrees:
         assert files(kvlint) == ["a.py"]
 
     def test_neither_file_nor_folder(self, kvlint: Kvlint, tmp_path: Path) -> None:
-        import os
-
         os.mkfifo(tmp_path / "pipe.py")
         assert files(kvlint) == []
         ran = kvlint("check", "pipe.py")
         assert (ran.code, ran.err) == (2, "kvlint: error: pipe.py: neither a file nor a folder\n")
+
+    def test_folder_that_cannot_be_listed(self, kvlint: Kvlint, tree, monkeypatch) -> None:
+        def refuse(folder: str):
+            if folder.endswith("locked"):
+                raise PermissionError(13, "Permission denied", folder)
+            return scandir(folder)
+
+        scandir = os.scandir
+        monkeypatch.setattr(os, "scandir", refuse)
+        tree({"locked/a.py": "", "b.py": ""})
+        ran = kvlint("check")
+        assert ran.code == 1
+        assert ran.out == (
+            "locked: error: cannot be listed: Permission denied\n"
+            "No problems found: 0 operator calls in 0 of 1 file, 1 path with errors.\n"
+        )
 
     def test_folder_named_like_a_file(self, kvlint: Kvlint, tree) -> None:
         tree({"pkg.py/a.py": ""})
