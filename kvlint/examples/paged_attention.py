@@ -1,4 +1,4 @@
-"""An attention layer with faults that raise no error: ``kvlint check`` explains each of them."""
+"""An attention layer with three faults, two of which raise no error: ``kvlint check`` explains them."""
 
 import math
 
