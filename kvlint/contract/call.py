@@ -63,16 +63,16 @@ class Target:
 
 
 def _cann_key(version: str) -> tuple[int, ...]:
-    """Sort key of "8.2.RC1", "8.5.0", "8.1.RC1.alpha002": a release candidate precedes the release."""
+    """Sort key of "8.2.RC1", "8.5.0", "8.1.RC1.alpha002": what leads to a release precedes it."""
     parts: list[int] = []
     for piece in version.upper().split("."):
         if piece.startswith("RC"):
             parts += [-1, int(piece[2:] or 0)]
         elif piece.startswith(("ALPHA", "BETA")):
-            parts += [-2]
+            parts += [-2, 0]
         elif piece.isdigit():
             parts.append(int(piece))
-    return tuple(parts)
+    return (*parts, *[0] * (6 - len(parts)))
 
 
 def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]]:
@@ -862,8 +862,25 @@ class Call:
             if layout.value in ("BNSD_BSND", "NSD", "NTD", "NTD_TND", "BSH_BNSD", "BSND_BNSD"):
                 return NO
             if layout.value in ("TND", "TND_NTD"):
-                return self.absorbed
-        return (~self.packed & self.single_token) | self.absorbed
+                return self.absorbed | self._int8_with_merged_scale
+        five_axes = self.paged & self.arg("key").rank.equals(5)
+        up_to_16 = (
+            self.query_length.holds(lambda size: size.integer is not None and size.integer <= 16)
+            if _constant(self.query_length)
+            else unknown("the query length is not known", self.place)
+        )
+        several = (self.absorbed | five_axes) & up_to_16
+        band = self.absorbed & self.arg("sparse_mode").constant.equals(4)
+        return ~self.packed & (self.single_token | several | band)
+
+    @property
+    def _int8_with_merged_scale(self) -> Tri:
+        """Whether a paged int8 cache comes with a float32 scale and offset for key and value together."""
+        scale, offset = self.arg("merged_quant_scale"), self.arg("merged_quant_offset")
+        given = self.paged & scale.present & offset.present
+        if given.no:
+            return NO
+        return given & self.arg("key").dtype.equals("int8") & scale.dtype.equals("float32")
 
     @property
     def prefill_engine(self) -> Tri:
