@@ -66,7 +66,8 @@ class MlaHeadCount(MlaRule):
         "explicit keys": """
             torch_npu.npu_fused_infer_attention_score(
                 q.view(-1, 24, 128), k, v, num_heads=24, num_key_value_heads=24, scale=0.1,
-                input_layout="TND", query_rope=q_pe, key_rope=k_pe, actual_seq_lengths=ends, actual_seq_lengths_kv=ends,
+                input_layout="TND", query_rope=q_pe, key_rope=k_pe, actual_seq_lengths=ends,
+                actual_seq_lengths_kv=ends,
             )
         """,
         "counts by name": """
