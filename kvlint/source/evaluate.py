@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import libcst as cst
 
@@ -71,6 +71,9 @@ from .torchlib import (
 MAX_DEPTH = 10
 MAX_STEPS = 20_000
 MAX_LEAVES = 16
+# What one side question may cost: a method run for what it leaves in an attribute, a helper's result.
+SIDE_STEPS = 2_000
+MAX_WRITERS = 4
 
 # Names that code under check gives to a namespace of NPU operators it received as an argument.
 _NAMESPACE_NAMES = frozenset(("npu", "torch_npu", "tnpu", "fa_ops", "npu_ops"))
@@ -84,6 +87,9 @@ _OP_NAMESPACES = {
 }
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
 _LENGTH_WORDS = ("len", "seq", "cu_")
+
+
+T = TypeVar("T")
 
 
 class OutOfBudget(Exception):
@@ -1067,7 +1073,10 @@ class Interpreter:
             state = State(
                 {}, dict(call.state.heap), dict(call.state.attrs), call.state.assumed, (), call.state.under
             )
-            result, final = self._run(call.func, arguments, state, call.depth + 1, ())
+            answer = self._aside(lambda: self._run(call.func, arguments, state, call.depth + 1, ()))
+            if answer is None:
+                return replace(unknown, reason="the call costs too much to follow")
+            result, final = answer
             for ident, content in (final.heap if final is not None else {}).items():
                 call.state.heap.setdefault(ident, content)
             return result
@@ -1412,10 +1421,10 @@ class Interpreter:
                 # A method that a subclass overrides without calling it is still counted: that is safe.
                 if (cls, method) not in writers:
                     writers.append((cls, method))
-            if cls.index.dynamic:
+            if cls.index.dynamic or len(writers) > MAX_WRITERS:
                 options.append(replace(unknown, reason="the class sets attributes by computed names"))
         done: set[str] = set()
-        for cls, method in writers:
+        for cls, method in writers[:MAX_WRITERS]:
             if method == "__init__" and "__init__" in done:
                 continue
             done.add(method)
@@ -1453,7 +1462,12 @@ class Interpreter:
             return None
         final = self._object_state(obj, func, method)
         if final is None:
-            return None
+            return Unknown(
+                ("attr", obj.key, name),
+                f"{obj.label}.{name}",
+                f"{method}() costs too much to follow",
+                declared=True,
+            )
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
@@ -1508,9 +1522,22 @@ class Interpreter:
                 else:
                     arguments[param.name.value] = self._parameter(func, param, kind, state)
         self._states[cache_key] = (None,)
-        _, final = self._run(func, arguments, state, 2, ())
+        final = self._aside(lambda: self._run(func, arguments, state, 2, ())[1])
         self._states[cache_key] = (final,)
         return final
+
+    def _aside(self, question: Callable[[], T]) -> T | None:
+        """Answers a side question within its own budget; None when it costs too much."""
+        limit = self.limit
+        self.limit = min(limit, self.steps + SIDE_STEPS)
+        try:
+            return question()
+        except OutOfBudget:
+            if self.steps > limit:
+                raise
+            return None
+        finally:
+            self.limit = limit
 
     @property
     def _states(self) -> dict[tuple[Hashable, str], tuple[State | None]]:
