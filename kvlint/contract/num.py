@@ -196,7 +196,9 @@ def _term_label(monomial: Monomial, coefficient: Fraction | float) -> str:
         (over if exponent > 0 else under).append(text)
     if coefficient != 1 or not over:
         text = _number(coefficient)
-        if not (text == "1" and over):
+        if text == "-1" and over:
+            over[0] = f"-{over[0]}"
+        elif not (text == "1" and over):
             over.insert(0, text)
     return "*".join(over) + "".join(f"/{text}" for text in under)
 

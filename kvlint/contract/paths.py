@@ -52,6 +52,23 @@ class Cond:
         return self.key if self.kind == "all" and isinstance(self.key, tuple) else ()
 
 
+def negated(label: str) -> str:
+    """A test's text the other way round, without piling up negations."""
+    inner = label[5:-1]
+    if label.startswith("not (") and label.endswith(")") and _balanced(inner):
+        return inner
+    return f"not ({label})"
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
 Assumptions = dict[Cond, bool]
 
 

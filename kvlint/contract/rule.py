@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from .call import Arg, Call, Event, Scope, leaves
 from .catalogue import Operator
-from .paths import Assumptions, witnessed
+from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
 
 
@@ -223,7 +223,7 @@ def _conditions(base: Assumptions, world: Assumptions) -> tuple[Note, ...]:
     for cond, holds in world.items():
         if cond in base or not cond.label:
             continue
-        notes.append(Note(cond.label if holds else f"not ({cond.label})", cond.place))
+        notes.append(Note(cond.label if holds else negated(cond.label), cond.place))
     return tuple(notes)
 
 

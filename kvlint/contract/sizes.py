@@ -49,3 +49,8 @@ def kept_apart(left: Fact[Num], right: Fact[Num]) -> Tri:
         return Tri(True, notes)
     same = equal(left, right)
     return YES & ~same if not same.unknown else Tri(None, same.notes)
+
+
+def shown(size: Fact[Num]) -> str:
+    """A size for a message."""
+    return size.value.label if size.known else "?"

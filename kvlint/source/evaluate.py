@@ -15,7 +15,7 @@ import libcst as cst
 
 from kvlint.contract import catalogue
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.paths import Assumptions, Cond, consistent, decide, negated
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     ABSENT,
@@ -60,9 +60,12 @@ from .torchlib import (
     full_shape,
     integer_of,
     invert,
+    is_multiple,
     key_of,
     label_of,
     number_of,
+    number_tensor,
+    remainder_of,
     scalar,
     select,
     shape_value,
@@ -86,6 +89,7 @@ _OP_NAMESPACES = {
     "torch_npu.npu": "",
 }
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 _LENGTH_WORDS = ("len", "seq", "cu_")
 
 
@@ -880,6 +884,10 @@ class Interpreter:
             return Const(float("inf"))
         if full in ("math.pi",):
             return Const(3.141592653589793)
+        if namespace.startswith("torch.finfo(") and name in ("min", "max"):
+            # Of an unknown dtype: as large as float32 has it.
+            largest = _LARGEST.get(namespace[12:-1], _LARGEST["float32"])
+            return Const(largest if name == "max" else -largest)
         return Namespace(_canonical(full))
 
     # Names.
@@ -1326,6 +1334,9 @@ class Interpreter:
         """``value.name`` for a value without alternatives."""
         if isinstance(value, Test):
             value = value.tensor
+        if isinstance(value, Number) and (name in _TENSOR_METHODS or name in ("shape", "dtype", "device")):
+            # What was read as a number has a tensor's methods.
+            value = number_tensor(value)
         override = (
             frame.state.attrs.get((key_of(value), name))
             if not isinstance(value, (Const, Namespace))
@@ -1471,11 +1482,15 @@ class Interpreter:
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
+        heap = final.heap
+        if isinstance(value, Deferred):
+            # What the call builds is put where it was called.
+            value, heap = self.force(value), {**value.state.heap, **heap}
         value = self._remote(value)
         if isinstance(value, Ref):
-            content = final.heap.get(value.ident)
+            content = heap.get(value.ident)
             if content is not None:
-                return _Frozen(_kept(content), dict(final.heap), place=value.place)
+                return _Frozen(_kept(content), dict(heap), place=value.place)
         return value
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
@@ -2045,7 +2060,7 @@ class Interpreter:
                     key=("diff", a.key),
                     content=Content(lengths=LengthForm.PER_SEQUENCE),
                     shape=None if a.shape is None else (None,),
-                    label=f"{a.label} - {b.label}",
+                    label=f"diff({a.label})",
                     place=site,
                     storage=("fresh", "diff", a.key),
                     contiguous=True,
@@ -2094,6 +2109,11 @@ class Interpreter:
                 return replace(result, content=Content(slots="offset", slot_block=num))
         if operator == "+":
             for base, offset in ((a, b), (b, a)):
+                if isinstance(base, Tensor) and base.content.slots == "block" and isinstance(offset, Number):
+                    # The positions are unknown, so their rest was read as a number.
+                    block = remainder_of(offset.num)
+                    if block is not None and block == base.content.slot_block:
+                        return replace(result, content=Content(slots="token", slot_block=block))
                 if (
                     isinstance(base, Tensor)
                     and isinstance(offset, Tensor)
@@ -2107,7 +2127,7 @@ class Interpreter:
                     if (
                         offset.content.slots == "offset"
                         and block is not None
-                        and _is_multiple(base.num, block)
+                        and is_multiple(base.num, block)
                     ):
                         return replace(result, content=Content(slots="token", slot_block=block))
         return result
@@ -2310,7 +2330,7 @@ class Interpreter:
                     return test(
                         Cond("lt" if symbol == "<" else "le", key, b.value, label=label(), place=site)
                     )
-                flipped = f"not ({label()})"
+                flipped = negated(label())
                 return test(
                     Cond("le" if symbol == ">" else "lt", key, b.value, label=flipped, place=site), False
                 )
@@ -2420,8 +2440,8 @@ class Interpreter:
         if isinstance(node, cst.SetComp):
             return self._opaque(node, "it is a set", frame)
         content = _list_content(items)
-        if element is not None and _is_running(element):
-            content = Content(lengths=LengthForm.CUMULATIVE)
+        if element is not None:
+            content = replace(content, lengths=_form_of(element))
         kind = "list"
         result = Sequence(
             tuple(items) if items is not None else None,
@@ -3197,7 +3217,8 @@ class Interpreter:
         if name in ("math.pow",) and len(args) == 2:
             return self.binary(args[0], "**", args[1], site, frame)
         if name in ("torch.finfo", "torch.iinfo"):
-            return Namespace("torch.finfo()", place=site)
+            dtype = self.force(args[0]) if args else None
+            return Namespace(f"{name}({dtype.name if isinstance(dtype, DType) else ''})", place=site)
         if name in ("torch.nn.Parameter", "torch.nn.Buffer") and args:
             return self.force(args[0])
         if name in ("torch.device", "torch.jit.script") and args:
@@ -3614,7 +3635,7 @@ def _is_hidden(value: Value) -> bool:
 def _conjunction(path: tuple[tuple[Cond, bool], ...]) -> Cond | None:
     if not path:
         return None
-    label = " and ".join(c.label if holds else f"not ({c.label})" for c, holds in path if c.label)
+    label = " and ".join(c.label if holds else negated(c.label) for c, holds in path if c.label)
     return Cond("all", path, label=label, place=path[-1][0].place)
 
 
@@ -3628,7 +3649,7 @@ def _text(node: cst.CSTNode, frame: Frame) -> str:
 
 
 def _positive(text: str, negative: bool) -> str:
-    return f"not ({text})" if negative else text
+    return negated(text) if negative else text
 
 
 def _labelled(value: Value, name: str) -> Value:
@@ -3784,15 +3805,6 @@ def _hashable(value: object) -> bool:
 
 def _may_be_absent(value: Value) -> bool:
     return any(isinstance(leaf, Absent) for leaf in _plain_leaves(value))
-
-
-def _is_multiple(product: Num, factor: Num) -> bool:
-    """Whether a product visibly contains a factor (and something else)."""
-    quotient = product.divide(factor)
-    if quotient is None or len(quotient.terms) != 1 or quotient.const is not None:
-        return False
-    ((monomial, coefficient),) = quotient.terms.items()
-    return coefficient == int(coefficient) and all(exponent > 0 for _, exponent in monomial)
 
 
 def _body(node: Any) -> Any:

@@ -215,7 +215,52 @@ def settled(value: Value, tensor: bool) -> Value:
         return Choice(value.cond, settled(value.yes, tensor), settled(value.no, tensor), place=value.place)
     if isinstance(value, Join):
         return Join(tuple(settled(option, tensor) for option in value.options), place=value.place)
+    if isinstance(value, Number) and tensor and _slot_form(value.num) is not None:
+        return number_tensor(value)
     return value
+
+
+def number_tensor(value: Number) -> Tensor:
+    """The tensor for arithmetic on unknown values that was read as a number."""
+    key = ("number", value.num)
+    return Tensor(
+        key,
+        value.num.label,
+        storage=("fresh", key),
+        content=Content(slots="token", slot_block=block) if (block := _slot_form(value.num)) else Content(),
+        reason="it is computed from unknown values",
+        place=value.place,
+    )
+
+
+def _slot_form(num: Num) -> Num | None:
+    """The block size in ``table[...] * block + position % block``."""
+    if len(num.terms) != 2:
+        return None
+    for monomial, coefficient in num.terms.items():
+        rest = Num({monomial: coefficient})
+        block = remainder_of(rest)
+        if block is not None and is_multiple(num - rest, block):
+            return block
+    return None
+
+
+def remainder_of(num: Num) -> Num | None:
+    """The divisor when the number is what a division leaves."""
+    atom = num.single
+    if atom is not None and isinstance(atom.key, tuple) and atom.key[:1] == ("mod",):
+        divisor = atom.key[2]
+        return divisor if isinstance(divisor, Num) else None
+    return None
+
+
+def is_multiple(product: Num, factor: Num) -> bool:
+    """Whether a product visibly contains a factor (and something else)."""
+    quotient = product.divide(factor)
+    if quotient is None or len(quotient.terms) != 1 or quotient.const is not None:
+        return False
+    ((monomial, coefficient),) = quotient.terms.items()
+    return coefficient == int(coefficient) and all(exponent > 0 for _, exponent in monomial)
 
 
 def as_tensor(value: Value) -> Tensor | None:
