@@ -39,7 +39,7 @@ def result_unused(call: Call, index: int | None = None) -> Tri:
         return tri(True)
     if use.whole is not None:
         return tri(False)
-    if use.read is None:
+    if use.read is None or (call.scope is not None and call.scope.name == "<module>"):
         return unknown("what the code does with the result is not known", call.place)
     return tri(not use.read if index is None else index not in use.read)
 

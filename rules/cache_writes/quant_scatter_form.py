@@ -7,7 +7,7 @@ from functools import partial
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require
-from kvlint.contract.sizes import constant, equal
+from kvlint.contract.sizes import constant, equal, shown
 from kvlint.contract.tri import Tri
 
 from ._common import QUANT_SCATTER
@@ -111,7 +111,7 @@ class QuantScatterForm(Rule):
         last = call.named("quant_axis").constant.among((-1, (rank.get(1) or 1) - 1))
         yield require(
             sized,
-            f"{scales.name} has {scales.length.get('?')} entries, the rows are {updates.dim(-1).get('?')} wide",
+            f"{scales.name} has {shown(scales.length)} entries, the rows are {shown(updates.dim(-1))} wide",
             when=last,
             at=scales,
         )

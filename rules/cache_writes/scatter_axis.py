@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import PROVED, Confidence, Rule, Severity, Verdict, undecided, violated
-from kvlint.contract.sizes import equal
+from kvlint.contract.sizes import equal, shown
 from kvlint.contract.tri import Tri
 
 from ._common import SCATTER, readers
@@ -122,7 +122,7 @@ class ScatterAxis(Rule):
             if same.no:
                 yield violated(
                     f"{axis_arg.name}={number}, but the cache and the new rows differ along axis {other} "
-                    f"({data.dim(other).get('?')} and {updates.dim(other).get('?')})",
+                    f"({shown(data.dim(other))} and {shown(updates.dim(other))})",
                     axis_arg,
                     same.notes,
                     f"Pass {axis_arg.name}={other} if that is the sequence axis.",

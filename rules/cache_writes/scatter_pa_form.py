@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require, violated
-from kvlint.contract.sizes import equal
+from kvlint.contract.sizes import equal, shown
 from kvlint.contract.tri import all_of
 
 from ._common import SCATTER_PA, same_dtype
@@ -115,7 +115,7 @@ class ScatterPaForm(Rule):
             )
         yield require(
             equal(slots.length, call.arg("key").dim(0)),
-            f"{slots.name} has {slots.length.get('?')} entries for {call.arg('key').dim(0).get('?')} tokens",
+            f"{slots.name} has {shown(slots.length)} entries for {shown(call.arg('key').dim(0))} tokens",
             when=call.arg("key").rank.equals(3) & slots.rank.equals(1),
             at=slots,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
-from kvlint.contract.sizes import equal
+from kvlint.contract.sizes import equal, shown
 from kvlint.contract.tri import Tri
 
 from ._common import MlaRule
@@ -100,8 +100,8 @@ class RopeShape(MlaRule):
             wrong = next((axis for axis, state in states if state.no), None)
             if wrong is not None:
                 yield violated(
-                    f"axis {wrong} of {rope.name} is {rope.dim(wrong).get('?')}, of {whole.name} "
-                    f"{whole.dim(wrong).get('?')}",
+                    f"axis {wrong} of {rope.name} is {shown(rope.dim(wrong))}, of {whole.name} "
+                    f"{shown(whole.dim(wrong))}",
                     rope,
                     notes,
                 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
-from kvlint.contract.sizes import constant, equal
+from kvlint.contract.sizes import constant, equal, shown
 from kvlint.contract.tri import NO, Tri, tri
 
 from ._common import PagedRule, paged, split_heads
@@ -113,7 +113,7 @@ class PagedHeadsAxis(PagedRule):
         rank = cache.rank
         if rank.get(0) in (4, 5):
             axis = cache.dim(1)
-            return equal(call.kv_heads, axis), f"axis 1 of {cache.name} is {axis.get('?')}"
+            return equal(call.kv_heads, axis), f"axis 1 of {cache.name} is {shown(axis)}"
         if rank.get(0) == 3:
             width, heads = constant(cache.dim(2)), constant(call.kv_heads)
             if width.known and width.value > 65535:
