@@ -51,7 +51,7 @@ def class_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tup
 
 
 def _reaches(method: Function, methods: dict[str, Function], operators: frozenset[str], owner: str) -> bool:
-    """Whether a method runs once per layer: it calls an operator, or is called by one that does, or updates a cache."""
+    """Whether a method runs once per layer: it calls an operator, serves one that does, updates a cache."""
     if _mentions(method, operators):
         return True
     if "Cache" in owner or "KVStore" in owner:
@@ -78,7 +78,7 @@ def _reaches(method: Function, methods: dict[str, Function], operators: frozense
 
 def _mentions(node: ast.AST, names: frozenset[str]) -> bool:
     return any(
-        isinstance(n, ast.Attribute) and n.attr in names or isinstance(n, ast.Name) and n.id in names
+        (isinstance(n, ast.Attribute) and n.attr in names) or (isinstance(n, ast.Name) and n.id in names)
         for n in ast.walk(node)
     )
 
@@ -276,9 +276,8 @@ def _written_buffer(node: ast.stmt) -> ast.expr | None:
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Attribute)
-    ):
-        if node.value.func.attr in ("copy_", "fill_", "zero_"):
-            return _base(node.value.func.value)
+    ) and node.value.func.attr in ("copy_", "fill_", "zero_"):
+        return _base(node.value.func.value)
     return None
 
 

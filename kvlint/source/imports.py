@@ -9,8 +9,34 @@ from .module import BadSource, ModuleIndex, decode
 
 # Packages that are never part of the project; looking for their files would only cost time.
 _EXTERNAL = frozenset(
-    "torch torch_npu torchair numpy math typing os sys functools itertools dataclasses enum abc collections logging "
-    "transformers triton time json re copy contextlib einops random warnings pathlib".split()
+    [
+        "torch",
+        "torch_npu",
+        "torchair",
+        "numpy",
+        "math",
+        "typing",
+        "os",
+        "sys",
+        "functools",
+        "itertools",
+        "dataclasses",
+        "enum",
+        "abc",
+        "collections",
+        "logging",
+        "transformers",
+        "triton",
+        "time",
+        "json",
+        "re",
+        "copy",
+        "contextlib",
+        "einops",
+        "random",
+        "warnings",
+        "pathlib",
+    ]
 )
 MAX_FILE_BYTES = 4_000_000
 

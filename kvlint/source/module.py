@@ -148,8 +148,17 @@ class ModuleIndex:
                 self._index_call(node, owner, method, me)
             for child in ast.iter_child_nodes(node):
                 if isinstance(
-                    child, (ast.stmt, ast.expr, ast.ExceptHandler, ast.match_case, ast.withitem)
-                ) or isinstance(child, (ast.keyword, ast.comprehension)):
+                    child,
+                    (
+                        ast.stmt,
+                        ast.expr,
+                        ast.ExceptHandler,
+                        ast.match_case,
+                        ast.withitem,
+                        ast.keyword,
+                        ast.comprehension,
+                    ),
+                ):
                     pending.append((child, owner, method, me))
 
     def _index_member(self, index: ClassIndex, item: ast.stmt) -> None:

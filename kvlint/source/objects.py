@@ -15,7 +15,7 @@ from .chunk import Chunk
 from .module import ClassIndex, ModuleIndex
 
 if TYPE_CHECKING:
-    from .evaluate import State
+    from .state import State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,3 +122,17 @@ class Deferred(Value):
     site: Any
     depth: int
     memo: list[Value] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frozen(Value):
+    """A container that outlived the frame that built it."""
+
+    content: Value
+    heap: Mapping[Hashable, Value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuperRef(Value):
+    obj: Instance
+    owner: ClassRef

@@ -13,12 +13,13 @@ from kvlint.contract.call import Call, Event, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Tensor, Value
 
 from .chunk import Chunk, Site
-from .evaluate import MAX_STEPS, Frame, Interpreter, OutOfBudget, Record, State
+from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
 from .prefilter import relevant
+from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage
 

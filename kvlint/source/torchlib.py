@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -953,7 +954,7 @@ def _flatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
                 for rank, dim in list(zip(tensor.order, own, strict=True))[first : last + 1]
                 if dim.integer != 1
             ]
-            if all(y == x + 1 for x, y in zip(merged, merged[1:], strict=False)):
+            if all(y == x + 1 for x, y in itertools.pairwise(merged)):
                 # The merged axes lie next to each other in memory: still a view.
                 kept = merged[0] if merged else tensor.order[first]
                 order = _ranked([*tensor.order[:first], kept, *tensor.order[last + 1 :]])
@@ -1422,9 +1423,11 @@ def _combined_content(left: Value, operator: str, right: Value) -> Content:
                 # Anything times a large negative number is made to be added to scores.
                 return replace(content, additive=True, fill=None, polarity=None, lengths=None, values=None)
             return Content(triangle=content.triangle if constant else None)
-        if operator in ("|", "+") and isinstance(other, Tensor):
-            if content.triangle is not None and other.content.triangle is not None:
-                return Content(band=True)
+        both = (
+            isinstance(other, Tensor) and content.triangle is not None and other.content.triangle is not None
+        )
+        if operator in ("|", "+") and both:
+            return Content(band=True)
         if operator == "+" and isinstance(constant, int) and content.lengths is LengthForm.PER_SEQUENCE:
             return Content(lengths=LengthForm.PER_SEQUENCE, rows=content.rows)
         if operator in ("+", "-") and content.rows is not None:
@@ -1513,13 +1516,13 @@ def _where(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value |
     cond = as_tensor(args[0])
     yes, no = args[1], args[2]
     content = Content()
-    if cond is not None and isinstance(yes, Const) and isinstance(no, Const):
-        if isinstance(yes.value, (int, float)) and isinstance(no.value, (int, float)):
-            hidden = cond.content
-            if no.value == 0 and yes.value != 0:
-                content = Content(triangle=hidden.triangle, additive=yes.value < -1)
-            elif yes.value == 0 and no.value != 0 and hidden.triangle is not None:
-                content = Content(triangle=hidden.triangle.inverted(), additive=no.value < -1)
+    hidden = cond.content if cond is not None else Content()
+    first, second = (v.value if isinstance(v, Const) else None for v in (yes, no))
+    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        if second == 0 and first != 0:
+            content = Content(triangle=hidden.triangle, additive=first < -1)
+        elif first == 0 and second != 0 and hidden.triangle is not None:
+            content = Content(triangle=hidden.triangle.inverted(), additive=second < -1)
     dtypes = next((v.dtypes for v in (yes, no) if isinstance(v, Tensor)), None)
     key = ("where", *(key_of(a) for a in args))
     return _fresh(

@@ -1,0 +1,351 @@
+"""Operations on abstract values that need no evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import libcst as cst
+
+from kvlint.contract.num import Num
+from kvlint.contract.paths import Cond, negated
+from kvlint.contract.values import (
+    Absent,
+    Choice,
+    Const,
+    Content,
+    DType,
+    Join,
+    LengthForm,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .chunk import Site
+from .objects import (
+    Bound,
+    Deferred,
+    Instance,
+    Namespace,
+    OpRef,
+    Ref,
+)
+from .state import (
+    Frame,
+)
+from .syntax import (
+    text_of,
+)
+from .torchlib import (
+    label_of,
+    number_of,
+)
+
+
+def choose(cond: Cond | None, yes: Value, no: Value) -> Value:
+    """``yes if cond else no``, without a choice when both are the same."""
+    if same(yes, no) or cond is None:
+        return yes if cond is not None or same(yes, no) else joined(yes, no)
+    return Choice(cond, yes, no, place=yes.place)
+
+
+def joined(a: Value, b: Value) -> Value:
+    """Either of two values, for no visible reason."""
+    if same(a, b):
+        return a
+    options: list[Value] = []
+    for value in (a, b):
+        for option in value.options if isinstance(value, Join) else (value,):
+            if not any(same(option, seen) for seen in options):
+                options.append(option)
+    return (
+        Join(tuple(options[:8]))
+        if len(options) <= 8
+        else Unknown(("many", id(a), id(b)), label_of(a), "it has too many alternatives")
+    )
+
+
+def same(a: Value, b: Value) -> bool:
+    """Whether two abstract values are certainly the same run-time value."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Const) and isinstance(b, Const):
+        return type(a.value) is type(b.value) and a.value == b.value
+    if isinstance(a, (Unknown, Number, DType, Namespace, OpRef, Ref, Absent, Instance)):
+        return a == b
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return (
+            a.key == b.key
+            and a.dtypes == b.dtypes
+            and a.shape == b.shape
+            and a.content == b.content
+            and (a.strided is None) == (b.strided is None)
+        )
+    if isinstance(a, Choice) and isinstance(b, Choice):
+        return a.cond == b.cond and same(a.yes, b.yes) and same(a.no, b.no)
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        if a.items is not None and b.items is not None:
+            return len(a.items) == len(b.items) and all(
+                same(x, y) for x, y in zip(a.items, b.items, strict=True)
+            )
+        return a.key is not None and a.key == b.key
+    if isinstance(a, Bound) and isinstance(b, Bound):
+        return a.func is b.func and same(a.receiver, b.receiver)
+    return False
+
+
+def one_of(options: list[Value], fallback: Value) -> Value:
+    if not options:
+        return fallback
+    result = options[0]
+    for option in options[1:]:
+        result = joined(result, option)
+    return result
+
+
+def plain_leaves(value: Value) -> list[Value]:
+    result: list[Value] = []
+    pending = [value]
+    while pending and len(result) < 64:
+        item = pending.pop()
+        if isinstance(item, Choice):
+            pending.extend((item.no, item.yes))
+        elif isinstance(item, Join):
+            pending.extend(item.options)
+        elif isinstance(item, Deferred) and item.memo:
+            pending.append(item.memo[0])
+        else:
+            result.append(item)
+    return result
+
+
+def kept(value: Value) -> Value:
+    """A value that an object holds: its memory is not fresh, a write to a copy of it is lost."""
+    if isinstance(value, Tensor) and isinstance(value.storage, tuple) and value.storage[:1] == ("fresh",):
+        return replace(value, storage=("kept", value.storage), copied=None)
+    if isinstance(value, Sequence):
+        items = tuple(kept(item) for item in value.items) if value.items is not None else None
+        return replace(value, items=items, element=kept(value.element) if value.element is not None else None)
+    return value
+
+
+def is_kept(value: Tensor) -> bool:
+    """Whether the memory belongs to a buffer that some object keeps."""
+    return isinstance(value.storage, tuple) and value.storage[:1] == ("kept",)
+
+
+def is_hidden(value: Value) -> bool:
+    """Whether an argument stands for an unpacking of unknown length."""
+    return isinstance(value, Sequence) and isinstance(value.key, tuple) and value.key[:1] == ("star",)
+
+
+def conjunction(path: tuple[tuple[Cond, bool], ...]) -> Cond | None:
+    if not path:
+        return None
+    label = " and ".join(c.label if holds else negated(c.label) for c, holds in path if c.label)
+    return Cond("all", path, label=label, place=path[-1][0].place)
+
+
+def conjoined(parts: tuple[tuple[Cond, bool], ...], node: cst.CSTNode, frame: Frame) -> tuple[Cond, bool]:
+    return Cond("all", parts, label=text_of(node), place=Site(frame.chunk, node)), True
+
+
+def positive(text: str, negative: bool) -> str:
+    return negated(text) if negative else text
+
+
+def labelled(value: Value, name: str) -> Value:
+    if isinstance(value, Tensor) and ("(" in value.label or value.label in ("tensor",)):
+        return replace(value, label=name)
+    if isinstance(value, Sequence) and value.label == "list":
+        return replace(value, label=name)
+    return value
+
+
+def placed(value: Value, site: Site) -> Value:
+    return replace(value, place=site) if value.place is None else value
+
+
+def indexed(value: Value, index: Hashable) -> Value:
+    if isinstance(value, Tensor):
+        return replace(value, key=("at", index, value.key))
+    return value
+
+
+def is_running(value: Value) -> bool:
+    if isinstance(value, Number):
+        return any(
+            isinstance(atom.key, tuple) and atom.key[:1] == ("running-sum",) for atom in value.num.atoms()
+        )
+    return False
+
+
+def form_of(element: Value) -> LengthForm | None:
+    """How a list of lengths counts, by the element that stands for all."""
+    if is_running(element):
+        return LengthForm.CUMULATIVE
+    if not isinstance(element, Number):
+        return None
+    atom = element.num.single
+    if atom is not None:
+        key = atom.key
+        of_item = isinstance(key, tuple) and (
+            key[:1] == ("len",) or (key[:1] == ("dim",) and key[2:] == (0,))
+        )
+        return LengthForm.PER_SEQUENCE if of_item and isinstance(key, tuple) and is_each(key[1]) else None
+    if len(element.num.terms) == 2 and set(element.num.terms.values()) == {1, -1}:
+        parts = {c: Num({m: Fraction(1)}).single for m, c in element.num.terms.items()}
+        above, below = parts[Fraction(1)], parts[Fraction(-1)]
+        if above is not None and below is not None and follows(above.key, below.key):
+            return LengthForm.PER_SEQUENCE
+    return None
+
+
+def is_each(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[:1] == ("each",)
+
+
+def follows(above: Hashable, below: Hashable) -> bool:
+    """``x[i + 1]`` and ``x[i]``, or what a loop takes from ``x[1:]`` and ``x[:-1]``."""
+    if not (isinstance(above, tuple) and isinstance(below, tuple) and len(above) == len(below) == 3):
+        return False
+    if above[0] == below[0] == "item" and above[1] == below[1]:
+        high, low = above[2], below[2]
+        return isinstance(high, Num) and isinstance(low, Num) and (high - low).const == 1
+    return bool(above[0] == below[0] == "each" and are_neighbours(above[1], below[1]))
+
+
+def is_running_sum(old: Value, new: Value) -> bool:
+    """``total += n`` in a loop: the new value is the old one plus something that varies."""
+    if not isinstance(new, (Const, Number)):
+        return False
+    a, b = number_of(old), number_of(new)
+    if a is None or b is None:
+        return False
+    step = b - a
+    return step.const is None and bool(step.atoms())
+
+
+def are_neighbours(a: Hashable, b: Hashable) -> bool:
+    """``x[1:]`` and ``x[:-1]``: their difference is the length of each piece."""
+    one, minus = ("const", "int", 1), ("const", "int", -1)
+    if not (
+        isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == 3 and a[0] == b[0] == "item"
+    ):
+        return False
+    return bool(a[1] == b[1] and a[2] == ("slice", one, None, None) and b[2] == ("slice", None, minus, None))
+
+
+def list_content(items: list[Value] | None) -> Content:
+    if items and all(isinstance(i, Const) and type(i.value) is int for i in items):
+        return Content(
+            values=tuple(i.value for i in items if isinstance(i, Const) and isinstance(i.value, int))
+        )
+    if items and all(is_running(i) for i in items):
+        return Content(lengths=LengthForm.CUMULATIVE)
+    return Content()
+
+
+def slice_size(size: Num | None, lower: Value | None, upper: Value | None, step: Value | None) -> Num | None:
+    if step is not None:
+        return None
+    low = Num.of(0) if lower is None else number_of(lower)
+    if upper is None:
+        if size is None or low is None:
+            return None
+        const = low.integer
+        if const is not None and const < 0:
+            return Num.of(-const)
+        return size - low
+    high = number_of(upper)
+    if high is None or low is None:
+        return None
+    if high.integer is not None and high.integer < 0:
+        return size + high - low if size is not None else None
+    return high - low
+
+
+def calculate(x: Num, operator: str, y: Num) -> Num | None:
+    if operator == "+":
+        return x + y
+    if operator == "-":
+        return x - y
+    if operator == "*":
+        return x * y
+    if operator in ("/", "//"):
+        a, b = x.integer, y.integer
+        if a is not None and b:
+            return Num.of(a // b if operator == "//" else a / b)
+        return x.divide(y)
+    if operator == "**":
+        exponent = y.const
+        return x.power(exponent) if exponent is not None else None
+    if operator == "%":
+        a, b = x.integer, y.integer
+        if a is not None and b:
+            return Num.of(a % b)
+        return Num.atom(("mod", x, y), f"({x.label} % {y.label})")
+    return None
+
+
+def fold(a: Any, operator: str, b: Any) -> Any:
+    try:
+        if operator == "+":
+            return a + b
+        if operator == "-":
+            return a - b
+        if operator == "*":
+            result = a * b
+            return None if isinstance(result, (str, bytes)) and len(result) > 10_000 else result
+        if operator == "/":
+            return a / b
+        if operator == "//":
+            return a // b
+        if operator == "%":
+            return a % b
+        if operator == "**":
+            if isinstance(a, int) and isinstance(b, int) and abs(b) > 256:
+                return None
+            result = a**b
+            return None if isinstance(result, complex) else result
+        if operator == "|":
+            return a | b
+        if operator == "&":
+            return a & b
+        if operator == "<<":
+            return a << b if 0 <= b < 256 else None
+        if operator == ">>":
+            return a >> b
+        if operator == "<":
+            return bool(a < b)
+        if operator == "<=":
+            return bool(a <= b)
+        if operator == ">":
+            return bool(a > b)
+        if operator == ">=":
+            return bool(a >= b)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    return None
+
+
+def with_entries(entries: Mapping[Hashable, Value], more: Mapping[str, Value]) -> dict[Hashable, Value]:
+    """The entries of a dict with keyword arguments added."""
+    result: dict[Hashable, Value] = dict(entries)
+    result.update(more)
+    return result
+
+
+def is_hashable(value: object) -> bool:
+    return isinstance(value, (str, int, float, bool, bytes, tuple, type(None)))
+
+
+def may_be_absent(value: Value) -> bool:
+    return any(isinstance(leaf, Absent) for leaf in plain_leaves(value))

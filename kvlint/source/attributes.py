@@ -1,0 +1,573 @@
+"""Attributes: of objects of known classes, of classes, of values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from kvlint.contract import catalogue
+from kvlint.contract.tri import Note
+from kvlint.contract.values import (
+    Choice,
+    Const,
+    Join,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    kept,
+    one_of,
+    placed,
+)
+from .chunk import Site
+from .core import Core
+from .module import BadSource
+from .objects import (
+    Bound,
+    ClassRef,
+    Deferred,
+    Frozen,
+    Func,
+    Instance,
+    MapValue,
+    Method,
+    Namespace,
+    OpRef,
+    Ref,
+    SuperRef,
+)
+from .state import (
+    MAX_WRITERS,
+    Frame,
+    State,
+)
+from .syntax import (
+    ast_dotted,
+    decorators_of,
+    mentions,
+    parameters_of,
+    wrapping_decorator,
+)
+from .torchlib import (
+    Test,
+    key_of,
+    label_of,
+    number_tensor,
+)
+
+# Names that code under check gives to a namespace of NPU operators it received as an argument.
+_NAMESPACE_NAMES = frozenset(("npu", "torch_npu", "tnpu", "fa_ops", "npu_ops"))
+
+_PLAIN_BASES = frozenset(
+    (
+        "torch.nn.Module",
+        "torch.nn.modules.Module",
+        "abc.ABC",
+        "typing.Protocol",
+        "typing.Generic",
+        "typing.NamedTuple",
+        "enum.Enum",
+        "enum.IntEnum",
+        "builtins.object",
+    )
+)
+
+
+TENSOR_METHODS = frozenset(
+    [
+        "triu",
+        "tril",
+        "to",
+        "type",
+        "type_as",
+        "bool",
+        "int",
+        "long",
+        "short",
+        "char",
+        "byte",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "npu",
+        "cpu",
+        "detach",
+        "requires_grad_",
+        "pin_memory",
+        "clone",
+        "contiguous",
+        "view",
+        "reshape",
+        "transpose",
+        "swapaxes",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "repeat",
+        "flatten",
+        "unflatten",
+        "split",
+        "chunk",
+        "unbind",
+        "cumsum",
+        "diff",
+        "tolist",
+        "item",
+        "repeat_interleave",
+        "masked_fill",
+        "logical_not",
+        "bitwise_not",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "new_full",
+        "size",
+        "narrow",
+        "select",
+        "gather",
+        "index_select",
+        "clamp",
+        "clamp_min",
+        "max",
+        "min",
+        "sum",
+        "eq",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "logical_or",
+        "logical_and",
+        "triu_",
+        "tril_",
+        "masked_fill_",
+    ]
+)
+
+
+class Attributes(Core):
+    """Attributes: of objects of known classes, of classes, of values."""
+
+    def attribute(self, value: Value, name: str, site: Site, frame: Frame) -> Value:
+        """``value.name`` for a value without alternatives."""
+        if isinstance(value, Test):
+            value = value.tensor
+        if isinstance(value, Number) and (name in TENSOR_METHODS or name in ("shape", "dtype", "device")):
+            # What was read as a number has a tensor's methods.
+            value = number_tensor(value)
+        override = (
+            frame.state.attrs.get((key_of(value), name))
+            if not isinstance(value, (Const, Namespace))
+            else None
+        )
+        if override is not None:
+            return override
+        if isinstance(value, Namespace):
+            if value.name.startswith("project:"):
+                module = self.find_module(frame.module, value.name, -1)
+                if module is not None:
+                    if name in module.globals:
+                        return self.global_value(module, name)
+                    inner = self.find_module(module, name, 1)
+                    if inner is not None:
+                        return Namespace(f"project:{inner.path}", place=site)
+                return Unknown(("member", value.name, name), name, "it is not defined there", place=site)
+            return placed(self.member(value.name, name), site)
+        if isinstance(value, OpRef):
+            return value if name == "default" else OpRef(value.name, name, place=site)
+        if isinstance(value, ClassRef):
+            return self.class_member(value, name, None, site, frame)
+        if isinstance(value, Instance):
+            return self.instance_attribute(value, name, site, frame)
+        if isinstance(value, SuperRef):
+            return self._super_member(value, name, site, frame)
+        if isinstance(value, (Ref, Frozen, Sequence, MapValue)):
+            return Method(value, name, place=site)
+        if isinstance(value, (Tensor, Unknown)):
+            if name in _NAMESPACE_NAMES and isinstance(value, Unknown):
+                pass
+            if (
+                isinstance(value, Unknown)
+                and value.label in _NAMESPACE_NAMES
+                and catalogue.find(name) is not None
+            ):
+                return OpRef(name, place=site)
+            if isinstance(value, Tensor) or name in ("shape", "dtype", "device", "ndim"):
+                found = self.torch.attribute(value, name, site)
+                if found is not None:
+                    return found
+            if isinstance(value, Tensor):
+                return Method(value, name, place=site)
+            return Unknown(
+                ("attr", value.key, name),
+                f"{value.label}.{name}",
+                f"it is an attribute of {value.label}",
+                declared=value.declared,
+                place=site,
+            )
+        if isinstance(value, Const) and isinstance(value.value, str):
+            return Method(value, name, place=site)
+        return Unknown(
+            ("attr", key_of(value), name),
+            f"{label_of(value)}.{name}",
+            "it is an attribute of an unknown object",
+            place=site,
+        )
+
+    def instance_attribute(self, obj: Instance, name: str, site: Site, frame: Frame) -> Value:
+        """``obj.name``: from what the class's methods store, its body, or its bases."""
+        cache_key = (obj.key, name)
+        found = self._attributes.get(cache_key)
+        if found is None:
+            unknown = Unknown(
+                ("attr", obj.key, name),
+                f"{obj.label}.{name}",
+                "how it is set is not visible",
+                declared=True,
+                place=site,
+            )
+            if (*cache_key, "attribute") in self._busy:
+                return unknown
+            self._busy.add((*cache_key, "attribute"))
+            recording, self.recording = self.recording, False
+            try:
+                found = self._resolve_attribute(obj, name, unknown, frame)
+            finally:
+                self.recording = recording
+                self._busy.discard((*cache_key, "attribute"))
+            if not isinstance(found, Bound):
+                self._attributes[cache_key] = found
+        if isinstance(found, Unknown) and found.key == ("attr", obj.key, name):
+            return replace(found, label=f"{obj.label}.{name}", place=site)
+        return found
+
+    def _resolve_attribute(self, obj: Instance, name: str, unknown: Unknown, frame: Frame) -> Value:
+        options: list[Value] = []
+        mro, open_base = self.mro(obj.cls)
+        writers: list[tuple[ClassRef, str]] = []
+        for cls in mro:
+            for method in cls.index.writers.get(name, []):
+                # A method that a subclass overrides without calling it is still counted: that is safe.
+                if (cls, method) not in writers:
+                    writers.append((cls, method))
+            if cls.index.dynamic or len(writers) > MAX_WRITERS:
+                options.append(replace(unknown, reason="the class sets attributes by computed names"))
+        done: set[str] = set()
+        for cls, method in writers[:MAX_WRITERS]:
+            if method == "__init__" and "__init__" in done:
+                continue
+            done.add(method)
+            value = self._written_by(obj, mro, cls, method, name, frame)
+            if value is not None:
+                options.append(value)
+        options = [self._placeheld(option, unknown) for option in options]
+        foreign = [cls for cls in mro if name in cls.module.foreign_writes]
+        if foreign and options:
+            options.append(replace(unknown, reason="code outside the class assigns it"))
+        if options:
+            return one_of(options, unknown)
+        for cls in mro:
+            if name in cls.index.methods or name in cls.index.fields:
+                return self.class_member(cls, name, obj, unknown.place, frame)
+        if open_base:
+            return replace(unknown, reason="a base class outside this file may set it")
+        return unknown
+
+    def _written_by(
+        self, obj: Instance, mro: list[ClassRef], cls: ClassRef, method: str, name: str, frame: Frame
+    ) -> Value | None:
+        node = cls.index.methods.get(method)
+        if method == "__init__":
+            # The most derived constructor runs; it calls the others.
+            owner = next((c for c in mro if "__init__" in c.index.methods), cls)
+            node = owner.index.methods["__init__"]
+            cls_of_init = owner
+        else:
+            cls_of_init = cls
+        if node is None:
+            return None
+        func = self.function(cls_of_init.module, node, cls_of_init)
+        if func is None:
+            return None
+        final = self._object_state(obj, func, method)
+        if final is None:
+            return Unknown(
+                ("attr", obj.key, name),
+                f"{obj.label}.{name}",
+                f"{method}() costs too much to follow",
+                declared=True,
+            )
+        value = final.attrs.get((obj.key, name))
+        if value is None:
+            return None
+        heap = final.heap
+        if isinstance(value, Deferred):
+            # What the call builds is put where it was called.
+            before = value.state.heap
+            value, heap = self.force(value), {**before, **heap}
+        value = self._remote(value)
+        if isinstance(value, Ref):
+            content = heap.get(value.ident)
+            if content is not None:
+                return Frozen(kept(content), dict(heap), place=value.place)
+        return value
+
+    def _placeheld(self, value: Value, unknown: Unknown) -> Value:
+        """An attribute that starts as None or as an empty tensor is filled by somebody else."""
+        if isinstance(value, Const) and value.value is None:
+            return replace(unknown, reason="it starts as None and is set elsewhere", place=value.place)
+        if (
+            isinstance(value, Tensor)
+            and value.shape
+            and any(d is not None and d.integer == 0 for d in value.shape)
+        ):
+            return replace(unknown, reason="it starts empty and is set elsewhere", place=value.place)
+        return value
+
+    def _remote(self, value: Value) -> Value:
+        """A value from another method: its tests were made there, in another configuration or step."""
+        value = self.force(value)
+        if isinstance(value, Choice):
+            return Choice(
+                replace(value.cond, remote=True),
+                self._remote(value.yes),
+                self._remote(value.no),
+                place=value.place,
+            )
+        if isinstance(value, Join):
+            return Join(tuple(self._remote(option) for option in value.options), place=value.place)
+        return kept(value)
+
+    def _object_state(self, obj: Instance, func: Func, method: str) -> State | None:
+        """The state at the end of a method run on an object."""
+        cache_key = (obj.key, f"state:{method}:{func.owner.name if func.owner else ''}")
+        cached = self._states.get(cache_key)
+        if cached is not None:
+            return cached[0]
+        state = State()
+        arguments: dict[str, Value] | None = None
+        if method == "__init__" and obj.args is not None:
+            arguments = self.bind(func, [obj, *obj.args], dict(obj.kwargs or {}), state)
+        if arguments is None:
+            arguments = {}
+            for position, (param, kind) in enumerate(parameters_of(func.node)):
+                if position == 0:
+                    arguments[param.name.value] = obj
+                else:
+                    arguments[param.name.value] = self._parameter(func, param, kind, state)
+        self._states[cache_key] = (None,)
+        final = self._aside(lambda: self._run(func, arguments, state, 2, ())[1])
+        self._states[cache_key] = (final,)
+        return final
+
+    @property
+    def _states(self) -> dict[tuple[Hashable, str], tuple[State | None]]:
+        found: dict[tuple[Hashable, str], tuple[State | None]] = self.__dict__.setdefault("_state_cache", {})
+        return found
+
+    def mro(self, cls: ClassRef) -> tuple[list[ClassRef], bool]:
+        """The class and its known bases, nearest first; True when a base is not known."""
+        result: list[ClassRef] = []
+        open_base = False
+        pending = [cls]
+        while pending:
+            item = pending.pop(0)
+            if any(item.index is seen.index for seen in result) or len(result) > 20:
+                continue
+            result.append(item)
+            for base in item.index.node.bases:
+                dotted = ast_dotted(base)
+                head, _, tail = dotted.partition(".")
+                found: Value | None = (
+                    self.global_value(item.module, head) if head in item.module.globals else None
+                )
+                if isinstance(found, Namespace) and tail:
+                    if found.name.startswith("project:"):
+                        module = self.find_module(item.module, found.name, -1)
+                        found = (
+                            self.global_value(module, tail)
+                            if module is not None and tail in module.globals
+                            else None
+                        )
+                    else:
+                        found = Namespace(f"{found.name}.{tail}")
+                if isinstance(found, ClassRef):
+                    pending.append(found)
+                elif not (isinstance(found, Namespace) and found.name in _PLAIN_BASES) and dotted not in (
+                    "object",
+                    "ABC",
+                    "Protocol",
+                    "Generic",
+                ):
+                    open_base = True
+        return result, open_base
+
+    def class_member(self, cls: ClassRef, name: str, obj: Instance | None, site: Any, frame: Frame) -> Value:
+        """A method or class attribute, bound to ``obj`` when it is read from an object."""
+        mro, open_base = self.mro(cls)
+        for item in mro:
+            node = item.index.methods.get(name)
+            if node is not None:
+                func = self.function(item.module, node, item)
+                if func is None:
+                    break
+                decorators = decorators_of(func.node)
+                if "property" in decorators or "cached_property" in decorators:
+                    if obj is None:
+                        break
+                    return self._invoke(func, [obj], {}, site, frame)
+                if "staticmethod" in decorators:
+                    return func
+                if "classmethod" in decorators:
+                    return Bound(func, cls)
+                if wrapping_decorator(func.node):
+                    return Unknown(
+                        ("attr", key_of(obj) if obj else cls.name, name), name, "it is decorated", place=site
+                    )
+                return Bound(func, obj) if obj is not None else func
+            statements = item.index.fields.get(name)
+            if statements:
+                return self._class_field(item, name, statements, obj, site)
+        reason = (
+            "a base class outside this file may define it" if open_base else "how it is set is not visible"
+        )
+        return Unknown(
+            ("attr", key_of(obj) if obj else ("class", cls.module.path, cls.name), name),
+            name,
+            reason,
+            declared=True,
+            place=site,
+        )
+
+    def _class_field(
+        self, cls: ClassRef, name: str, statements: list[Any], obj: Instance | None, site: Any
+    ) -> Value:
+        key = ("classfield", cls.module.path, cls.name, name)
+        unknown = Unknown(
+            ("attr", obj.key if obj else key, name),
+            name,
+            f"it is a field of {cls.name}",
+            declared=True,
+            place=site,
+        )
+        dataclass_like = any("dataclass" in ast_dotted(d) for d in cls.index.node.decorator_list) or any(
+            ast_dotted(b).rsplit(".", 1)[-1] in ("NamedTuple", "BaseModel", "TypedDict")
+            for b in cls.index.node.bases
+        )
+        if obj is not None and dataclass_like:
+            given = self._field_given(cls, name, obj)
+            if given is not None:
+                return given
+            annotated = self._field_type(cls, statements, obj, name, site)
+            return annotated if annotated is not None else unknown
+        if key in self._busy:
+            return unknown
+        self._busy.add(key)
+        try:
+            options: list[Value] = []
+            for statement in statements:
+                try:
+                    chunk = cls.module.chunk(statement)
+                except BadSource:
+                    return unknown
+                state = State()
+                for other, others in cls.index.fields.items():
+                    if (
+                        other != name
+                        and others
+                        and others[0].lineno < statement.lineno
+                        and mentions(statement, other)
+                    ):
+                        state.vars[other] = self._class_field(cls, other, others, None, site)
+                frame = Frame(cls.module, chunk, cls.name, state, 1)
+                self.block(chunk.body, frame, state)
+                value = frame.state.vars.get(name)
+                options.append(self._frozen(value, frame) if value is not None else unknown)
+            if name in cls.module.foreign_writes:
+                options.append(unknown)
+            bases = {ast_dotted(b).rsplit(".", 1)[-1] for b in cls.index.node.bases}
+            if bases & {"Enum", "IntEnum", "StrEnum"}:
+                return Const(f"{cls.name}.{name}", place=site)
+            return one_of(options, unknown)
+        finally:
+            self._busy.discard(key)
+
+    def _field_type(
+        self, cls: ClassRef, statements: list[Any], obj: Instance, name: str, site: Any
+    ) -> Value | None:
+        annotation = getattr(statements[0], "annotation", None)
+        text = ast_dotted(annotation) if annotation is not None else ""
+        if text in cls.module.globals:
+            found = self.global_value(cls.module, text)
+            if isinstance(found, ClassRef):
+                return Instance(("attr", obj.key, name), found, label=f"{obj.label}.{name}", place=site)
+        return None
+
+    def _field_given(self, cls: ClassRef, name: str, obj: Instance) -> Value | None:
+        if obj.args is None:
+            return None
+        if obj.kwargs is not None and name in obj.kwargs:
+            return obj.kwargs[name]
+        order = [n for n, items in cls.index.fields.items() if hasattr(items[0], "annotation")]
+        if name in order and order.index(name) < len(obj.args):
+            return obj.args[order.index(name)]
+        return None
+
+    def _construct(
+        self,
+        cls: ClassRef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        opaque: Note | None,
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value:
+        key = (
+            "new",
+            cls.module.path,
+            cls.name,
+            id(node),
+            *(key_of(a) for a in args),
+            *((k, key_of(v)) for k, v in kwargs.items()),
+        )
+        frozen = tuple(self._frozen(a, frame) for a in args)
+        named = {k: self._frozen(v, frame) for k, v in kwargs.items()}
+        known = opaque is None
+        return Instance(
+            key, cls, frozen if known else None, named if known else None, label=cls.name, place=site
+        )
+
+    def _super(self, frame: Frame, site: Site) -> Value:
+        if frame.owner is None or not frame.me:
+            return Unknown(("super", id(frame)), "super()", "it is not followed", place=site)
+        me = frame.state.vars.get(frame.me)
+        if not isinstance(me, Instance):
+            return Unknown(("super", id(frame)), "super()", "it is not followed", place=site)
+        return SuperRef(me, frame.owner, place=site)
+
+    def _super_member(self, value: SuperRef, name: str, site: Site, frame: Frame) -> Value:
+        mro, _ = self.mro(value.obj.cls)
+        position = next((i for i, c in enumerate(mro) if c.index is value.owner.index), -1)
+        for cls in mro[position + 1 :]:
+            node = cls.index.methods.get(name)
+            if node is not None:
+                func = self.function(cls.module, node, cls)
+                if func is not None:
+                    return Bound(func, value.obj, place=site)
+        return Unknown(
+            ("super", key_of(value.obj), name),
+            f"super().{name}",
+            "it is defined outside this file",
+            place=site,
+        )

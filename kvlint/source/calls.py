@@ -1,0 +1,541 @@
+"""Calls: operators, functions of the code under check, methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from kvlint.contract import catalogue
+from kvlint.contract.num import Num
+from kvlint.contract.tri import Note
+from kvlint.contract.values import (
+    ABSENT,
+    Choice,
+    Const,
+    Content,
+    Join,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    choose,
+    is_hidden,
+    plain_leaves,
+    same,
+)
+from .attributes import TENSOR_METHODS
+from .chunk import Site
+from .library import Library
+from .objects import (
+    Bound,
+    ClassRef,
+    Deferred,
+    Func,
+    Instance,
+    MapValue,
+    Method,
+    Namespace,
+    OpRef,
+    PartialCall,
+    Ref,
+)
+from .state import (
+    MAX_DEPTH,
+    Frame,
+    Record,
+    State,
+)
+from .torchlib import (
+    Test,
+    as_tensor,
+    key_of,
+    label_of,
+)
+
+
+class Calls(Library):
+    """Calls: operators, functions of the code under check, methods."""
+
+    def call(self, node: cst.Call, frame: Frame, statement: bool = False) -> Value:
+        callee = self.expr(node.func, frame)
+        positional: list[tuple[Value, Site | None]] = []
+        keywords: dict[str, tuple[Value, Site | None]] = {}
+        opaque: Note | None = None
+        stars: list[tuple[Value, Site]] = []
+        for arg in node.args:
+            site = Site(frame.chunk, arg)
+            value = self.expr(arg.value, frame)
+            if arg.star == "*":
+                items = self._star_items(value, frame)
+                if items is not None:
+                    positional.extend((item, site) for item in items)
+                else:
+                    opaque = opaque or Note(f"*{label_of(value)} is not visible", site)
+                    hidden = Sequence(
+                        None,
+                        "tuple",
+                        key=("star", key_of(self.force(value)), id(arg)),
+                        label=f"*{label_of(value)}",
+                    )
+                    positional.append((hidden, site))
+            elif arg.star == "**":
+                stars.append((value, site))
+            elif arg.keyword is not None:
+                keywords[arg.keyword.value] = (value, site)
+            else:
+                positional.append((value, site))
+        for value, site in stars:
+            opaque = self._spread(value, site, keywords, opaque, frame)
+        site = Site(frame.chunk, node)
+
+        def apply(leaf: Value) -> Value:
+            return self.apply(leaf, positional, keywords, opaque, site, frame, node, statement)
+
+        callee = self.simplify(self.force(callee), frame.state.assumed)
+        if isinstance(callee, (Choice, Join)):
+            ops = [leaf for leaf in plain_leaves(callee) if isinstance(leaf, OpRef)]
+            distinct = {(op.name, op.overload) for op in ops}
+            if ops and len(distinct) == 1:
+                # Several namespaces hold the same operator.
+                return apply(ops[0])
+            if isinstance(callee, Choice):
+                return self._apply_choice(callee, apply, frame)
+        return self.lift(apply, [callee], frame)
+
+    def _star_items(self, value: Value, frame: Frame) -> list[Value] | None:
+        """The elements of ``*value``, when their number is known."""
+        value = self.force(value)
+        counts: set[int | None] = set()
+        for leaf in plain_leaves(value):
+            content = self.deref(leaf, frame)
+            counts.add(
+                len(content.items) if isinstance(content, Sequence) and content.items is not None else None
+            )
+        count = counts.pop() if len(counts) == 1 else None
+        if count is None:
+            return None
+
+        def element(leaf: Value, index: int) -> Value:
+            content = self.deref(leaf, frame)
+            assert isinstance(content, Sequence) and content.items is not None
+            return content.items[index]
+
+        return [self.lift(lambda leaf, i=i: element(leaf, i), [value], frame) for i in range(count)]
+
+    def _apply_choice(self, callee: Value, apply: Callable[[Value], Value], frame: Frame) -> Value:
+        """Calls whichever function a test picked, each under its own assumption."""
+        callee = self.simplify(self.force(callee), frame.state.assumed)
+        if not isinstance(callee, Choice):
+            return self.lift(apply, [callee], frame)
+        state = frame.state
+        results: list[Value] = []
+        ends: list[State] = []
+        for arm, holds in ((callee.yes, True), (callee.no, False)):
+            inner = state.assume(callee.cond, holds)
+            if inner is None:
+                results.append(Unknown(("dead", id(callee)), "value", "this arm cannot run"))
+                continue
+            inner.path = state.path
+            frame.state = inner
+            results.append(self._apply_choice(arm, apply, frame))
+            ends.append(frame.state)
+        frame.state = self._rejoin(callee.cond, state, ends)
+        return choose(callee.cond, results[0], results[1])
+
+    def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:
+        """Remembers where ``dict(key=...)`` and ``d.update(key=...)`` write their entries."""
+        for arg in node.args:
+            if arg.keyword is not None:
+                self._entry_sites[ref.ident, arg.keyword.value] = Site(frame.chunk, arg)
+
+    def _entry_site(self, value: Value, key: str, frame: Frame) -> Site | None:
+        """Where the entry of a dict was written, when that is in the same function."""
+        found = self._entry_sites.get((value.ident, key)) if isinstance(value, Ref) else None
+        if found is None:
+            return None
+        here = found.chunk is frame.chunk
+        module_level = frame.node is None and found.path == frame.chunk.path
+        return found if here or module_level else None
+
+    def _spread(
+        self,
+        value: Value,
+        site: Site,
+        keywords: dict[str, tuple[Value, Site | None]],
+        opaque: Note | None,
+        frame: Frame,
+    ) -> Note | None:
+        """Adds the entries of ``**value``."""
+        value = self.simplify(self.force(value), frame.state.assumed)
+        if isinstance(value, Choice):
+            first: dict[str, tuple[Value, Site | None]] = {}
+            second: dict[str, tuple[Value, Site | None]] = {}
+            opaque = self._spread(value.yes, site, first, opaque, frame)
+            opaque = self._spread(value.no, site, second, opaque, frame)
+            for name in [*first, *(n for n in second if n not in first)]:
+                a = first.get(name, (ABSENT, site))
+                b = second.get(name, (ABSENT, site))
+                keywords[name] = (a[0] if same(a[0], b[0]) else choose(value.cond, a[0], b[0]), a[1] or b[1])
+            return opaque
+        content = self.deref(value, frame)
+        if isinstance(content, MapValue):
+            for key, entry in content.entries.items():
+                if isinstance(key, str):
+                    keywords[key] = (entry, self._entry_site(value, key, frame) or site)
+            return opaque or content.open
+        return opaque or Note(f"**{label_of(value)} is not visible here", site)
+
+    def apply(
+        self,
+        callee: Value,
+        positional: list[tuple[Value, Site | None]],
+        keywords: dict[str, tuple[Value, Site | None]],
+        opaque: Note | None,
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+        statement: bool,
+    ) -> Value:
+        """Calls a value without alternatives."""
+        args = [value for value, _ in positional]
+        kwargs = {name: value for name, (value, _) in keywords.items()}
+        if isinstance(callee, OpRef):
+            return self._operator(callee, positional, keywords, opaque, site, frame, node)
+        if isinstance(callee, PartialCall):
+            merged = {**callee.kwargs, **keywords}
+            return self.apply(
+                callee.func, [*callee.args, *positional], merged, opaque, site, frame, node, statement
+            )
+        if isinstance(callee, Func):
+            return self._call_function(callee, args, kwargs, opaque, site, frame, statement)
+        if isinstance(callee, Bound):
+            return self._call_function(
+                callee.func, [callee.receiver, *args], kwargs, opaque, site, frame, statement
+            )
+        if isinstance(callee, ClassRef):
+            return self._construct(callee, args, kwargs, opaque, site, frame, node)
+        if isinstance(callee, Namespace):
+            found = self._library(callee.name, positional, keywords, site, frame, node)
+            if found is not None:
+                return found
+        if isinstance(callee, Method):
+            found = self._method(callee.receiver, callee.name, args, kwargs, site, frame, node)
+            if found is not None:
+                return found
+        if (
+            isinstance(callee, Unknown)
+            and isinstance(callee.key, tuple)
+            and callee.key[0] == "attr"
+            and len(callee.key) == 3
+        ):
+            found = self._unknown_method(callee, args, kwargs, site, frame, node)
+            if found is not None:
+                return found
+        if isinstance(callee, Instance):
+            forward = next(
+                (
+                    c.index.methods[m]
+                    for c in self.mro(callee.cls)[0]
+                    for m in ("forward", "__call__")
+                    if m in c.index.methods
+                ),
+                None,
+            )
+            if forward is not None:
+                bound = self.instance_attribute(callee, forward.name, site, frame)
+                if isinstance(bound, Bound):
+                    return self._call_function(
+                        bound.func, [callee, *args], kwargs, opaque, site, frame, statement
+                    )
+        self._escape(args, kwargs, frame, site)
+        name = label_of(callee) if not isinstance(callee, Namespace) else callee.name
+        key = (
+            "call",
+            key_of(callee),
+            *(key_of(self.force(a)) for a in args),
+            *((k, key_of(self.force(v))) for k, v in kwargs.items()),
+        )
+        if name.rsplit(".", 1)[-1] in ("next", "pop", "popleft", "rand", "randn"):
+            key = (*key, id(node))
+        return Unknown(key, f"{name}(...)", f"what {name}() returns is not known", place=site)
+
+    def _escape(self, args: list[Value], kwargs: Mapping[str, Value], frame: Frame, site: Site) -> None:
+        """Containers handed to unknown code may be changed by it."""
+        for value in [*args, *kwargs.values()]:
+            for leaf in plain_leaves(value):
+                if isinstance(leaf, Ref):
+                    content = frame.state.heap.get(leaf.ident)
+                    if isinstance(content, MapValue) and content.open is None:
+                        frame.state.heap[leaf.ident] = MapValue(
+                            content.entries, Note("it is handed to code that may add keys", site)
+                        )
+
+    def _operator(
+        self,
+        op: OpRef,
+        positional: list[tuple[Value, Site | None]],
+        keywords: dict[str, tuple[Value, Site | None]],
+        opaque: Note | None,
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value:
+        if self.recording:
+            # What follows an unpacking of unknown length has no known position.
+            shown = next((i for i, (v, _) in enumerate(positional) if is_hidden(v)), len(positional))
+            frozen = [(self.resolved(v, frame), s) for v, s in positional[:shown]]
+            named = {name: (self.resolved(v, frame), s) for name, (v, s) in keywords.items()}
+            self.records.append(
+                Record(
+                    op.name,
+                    op.overload,
+                    frozen,
+                    named,
+                    opaque,
+                    site,
+                    frame.state.assumed,
+                    frame.state.under,
+                    frame.trail,
+                    frame,
+                )
+            )
+        key = ("op", op.name, id(node), *(key_of(self.force(v)) for v, _ in positional))
+        operator = catalogue.find(op.name, op.overload)
+        count = operator.returns if operator is not None else 0
+        first = (
+            self.force(positional[0][0])
+            if positional
+            else self.force(keywords["data"][0])
+            if "data" in keywords
+            else None
+        )
+        if (
+            operator is not None
+            and operator.family == "cache_write"
+            and op.name.endswith("_")
+            and first is not None
+        ):
+            for value, _ in positional[:1]:
+                for leaf in plain_leaves(self.force(value)):
+                    if isinstance(leaf, Tensor):
+                        self._changed(leaf, frame)
+        if count > 1:
+            items = tuple(
+                Unknown(
+                    (*key, index),
+                    f"{op.name}(...)[{index}]",
+                    f"it is a result of {op.name}",
+                    is_tensor=True,
+                    place=site,
+                )
+                for index in range(count)
+            )
+            return Sequence(items, "tuple", Num.of(count), place=site)
+        if op.name == "empty_with_swapped_memory":
+            return Tensor(key, "swapped tensor", device="host-swapped", storage=("fresh", key), place=site)
+        return Unknown(key, f"{op.name}(...)", f"it is the result of {op.name}", place=site)
+
+    def _call_function(
+        self,
+        func: Func,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        opaque: Note | None,
+        site: Site,
+        frame: Frame,
+        statement: bool,
+    ) -> Value:
+        if opaque is not None:
+            self._escape(args, kwargs, frame, site)
+            return Unknown(
+                ("call", id(func.node), *(key_of(a) for a in args), id(site.node)),
+                f"{func.name}(...)",
+                opaque.text,
+                place=site,
+            )
+        return self._invoke(func, args, kwargs, site, frame, statement)
+
+    def _invoke(
+        self,
+        func: Func,
+        args: list[Value],
+        kwargs: Mapping[str, Value],
+        site: Any,
+        frame: Frame,
+        statement: bool = False,
+    ) -> Value:
+        effects = (
+            statement
+            or self.has_op(func)
+            or self._writes_self(func)
+            or any(isinstance(leaf, Ref) for a in [*args, *kwargs.values()] for leaf in plain_leaves(a))
+        )
+        if not effects:
+            snapshot = frame.state.copy()
+            return Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
+        key = ("active", id(func.node))
+        unknown = Unknown(
+            ("call", id(func.node), *(key_of(a) for a in args), *((k, key_of(v)) for k, v in kwargs.items())),
+            f"{func.name}(...)",
+            "the call is too deep to follow",
+            place=site,
+        )
+        if key in self._busy or frame.depth > MAX_DEPTH:
+            return unknown
+        self._busy.add(key)
+        try:
+            arguments = self.bind(func, args, dict(kwargs), frame.state)
+            if arguments is None:
+                return replace(unknown, reason="its arguments do not fit")
+            trail = (*frame.trail, Note(f"called from {frame.name}", site))
+            inner = State({}, frame.state.heap, frame.state.attrs, frame.state.assumed, (), frame.state.under)
+            result, final = self._run(func, arguments, inner, frame.depth + 1, trail)
+            if final is not None:
+                frame.state.heap = final.heap
+                frame.state.attrs = final.attrs
+            return result
+        finally:
+            self._busy.discard(key)
+
+    def _method(
+        self,
+        receiver: Value,
+        name: str,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value | None:
+        content = self.deref(receiver, frame)
+        if isinstance(content, (Choice, Join)) and isinstance(receiver, Ref) and name == "append" and args:
+            frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
+            return Const(None)
+        if isinstance(content, MapValue):
+            return self._dict_method(receiver, content, name, args, kwargs, site, frame, node)
+        if isinstance(content, Sequence):
+            return self._list_method(receiver, content, name, args, kwargs, site, frame, node)
+        if isinstance(content, Const) and isinstance(content.value, str):
+            return self._string_method(content.value, name, args, site, frame)
+        if isinstance(content, Test):
+            content = content.tensor
+        if isinstance(content, (Tensor, Unknown)):
+            return self._tensor_method(content, name, args, kwargs, site, frame, node)
+        return None
+
+    def _tensor_method(
+        self,
+        receiver: Tensor | Unknown,
+        name: str,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value | None:
+        values = [receiver, *args, *kwargs.values()]
+        names = list(kwargs)
+
+        def apply(target: Value, *rest: Value) -> Value:
+            plain = [self.deref(v, frame) for v in rest]
+            shown = [self._resolve_items(v, frame) for v in plain]
+            found = self.torch.method(
+                target, name, shown[: len(args)], dict(zip(names, shown[len(args) :], strict=True)), site
+            )
+            if found is None:
+                key = ("method", key_of(target), name, *(key_of(v) for v in rest))
+                return Unknown(
+                    key, f"{label_of(target)}.{name}(...)", f"what .{name}() returns is not known", place=site
+                )
+            return found
+
+        result = self.lift(apply, values, frame)
+        if name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
+            self._rebind(node, receiver, result, frame)
+        return result
+
+    def _rebind(self, node: cst.Call, before: Tensor, after: Value, frame: Frame) -> None:
+        """An in-place method changed the tensor that names hold."""
+        for name, value in frame.state.vars.items():
+            if value is before or (isinstance(value, Tensor) and value.key == before.key):
+                frame.state.vars[name] = after
+        for key, value in frame.state.attrs.items():
+            if value is before or (isinstance(value, Tensor) and value.key == before.key):
+                frame.state.attrs[key] = after
+
+    def _unknown_method(
+        self,
+        callee: Unknown,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value | None:
+        assert isinstance(callee.key, tuple)
+        _, base, name = callee.key
+        if name.startswith("register_") and args:
+            first = self.force(args[0])
+            if isinstance(first, Const) and isinstance(first.value, str) and len(args) > 1:
+                frame.state.attrs[(base, first.value)] = args[1]
+            return Const(None)
+        label = callee.label.removesuffix(f".{name}")
+        receiver = Unknown(base, label, callee.reason, declared=callee.declared, place=callee.place)
+        if name == "all_to_all" or name.startswith("all_to_all"):
+            # An all-to-all gives back as many pieces of the same shapes.
+            pieces = self.deref(self.force(args[0]), frame) if args else None
+            if isinstance(pieces, Sequence):
+                return replace(pieces, key=("all_to_all", pieces.key), place=site)
+        if name.startswith("all_gather") and args:
+            return self._gathered(args[0], site)
+        if name not in TENSOR_METHODS:
+            return None
+        return self._tensor_method(receiver, name, args, kwargs, site, frame, node)
+
+    def _gathered(self, value: Value, site: Site) -> Value | None:
+        """The pieces an all-gather gives back: this rank's rows and those of the others."""
+        tensor = as_tensor(self.force(value))
+        if tensor is None:
+            return None
+        piece = replace(
+            tensor,
+            key=("all_gather", tensor.key),
+            content=Content(gathered=True),
+            shape=None,
+            storage=None,
+            place=site,
+        )
+        return Sequence(
+            None, "list", None, piece, key=("all_gather", tensor.key), label="all_gather(...)", place=site
+        )
+
+    def _changed(self, tensor: Tensor, frame: Frame) -> None:
+        """Part of a tensor was overwritten: its content is no longer what built it."""
+        self._serial += 1
+        serial = self._serial
+
+        def fresh(value: Value) -> Value:
+            if isinstance(value, Tensor) and (
+                value.key == tensor.key or (tensor.storage is not None and value.storage == tensor.storage)
+            ):
+                return replace(value, content=Content(), key=("stored", serial, value.key))
+            if isinstance(value, Choice):
+                yes, no = fresh(value.yes), fresh(value.no)
+                return (
+                    value
+                    if yes is value.yes and no is value.no
+                    else Choice(value.cond, yes, no, place=value.place)
+                )
+            return value
+
+        state = frame.state
+        for name, value in state.vars.items():
+            state.vars[name] = fresh(value)
+        for key, value in state.attrs.items():
+            state.attrs[key] = fresh(value)

@@ -1,0 +1,395 @@
+"""Displays, comprehensions and the methods of dicts, lists and strings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from kvlint.contract.num import Num
+from kvlint.contract.tri import Note
+from kvlint.contract.values import (
+    ABSENT,
+    Choice,
+    Const,
+    Content,
+    Join,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    choose,
+    form_of,
+    is_hashable,
+    list_content,
+    same,
+    with_entries,
+)
+from .chunk import Site
+from .objects import (
+    MapValue,
+    Ref,
+)
+from .state import (
+    Frame,
+)
+from .subscripts import Subscripts
+from .torchlib import (
+    key_of,
+    label_of,
+    select,
+)
+
+
+class Containers(Subscripts):
+    """Displays, comprehensions and the methods of dicts, lists and strings."""
+
+    def _literal(self, node: Any, frame: Frame) -> Value:
+        site = Site(frame.chunk, node)
+        try:
+            if isinstance(node, (cst.Integer, cst.Float, cst.Imaginary)):
+                value: object = node.evaluated_value
+            elif isinstance(node, cst.SimpleString):
+                value = node.evaluated_value
+            else:
+                value = node.evaluated_value
+                if value is None:
+                    return self._opaque(node, "it is a formatted string", frame)
+        except (ValueError, SyntaxError):
+            return self._opaque(node, "its literal does not evaluate", frame)
+        return Const(value, place=site)
+
+    def _ellipsis(self, node: Any, frame: Frame) -> Value:
+        return Const(..., place=Site(frame.chunk, node))
+
+    def _formatted(self, node: Any, frame: Frame) -> Value:
+        return self._opaque(node, "it is a formatted string", frame)
+
+    def _tuple(self, node: cst.Tuple | cst.List, frame: Frame) -> Value:
+        items: list[Value] | None = []
+        for element in node.elements:
+            if isinstance(element, cst.StarredElement):
+                inner = self.deref(self.force(self.expr(element.value, frame)), frame)
+                if isinstance(inner, Sequence) and inner.items is not None and items is not None:
+                    items.extend(inner.items)
+                elif (
+                    isinstance(inner, Sequence)
+                    and isinstance(inner.key, tuple)
+                    and inner.key[:1] == ("slice-shape",)
+                    and items is not None
+                ):
+                    items = None
+                else:
+                    items = None
+            else:
+                value = self.expr(element.value, frame)
+                if items is not None:
+                    items.append(value)
+        kind = "tuple" if isinstance(node, cst.Tuple) else "list"
+        site = Site(frame.chunk, node)
+        sequence = Sequence(
+            tuple(items) if items is not None else None,
+            kind,
+            Num.of(len(items)) if items is not None else None,
+            content=list_content(items),
+            key=None if items is not None else ("display", id(node), id(frame)),
+            place=site,
+        )
+        return sequence if kind == "tuple" else self._allocate(sequence, node, frame)
+
+    def _dict(self, node: cst.Dict, frame: Frame) -> Value:
+        ref = self._allocate(MapValue({}), node, frame)
+        for element in node.elements:
+            if isinstance(element, cst.DictElement):
+                key = self.force(self.expr(element.key, frame))
+                value = self.expr(element.value, frame)
+                content = frame.state.heap[ref.ident]
+                assert isinstance(content, MapValue)
+                if isinstance(key, Const) and is_hashable(key.value):
+                    frame.state.heap[ref.ident] = MapValue(
+                        {**content.entries, key.value: value}, content.open
+                    )
+                    self._entry_sites[ref.ident, key.value] = Site(frame.chunk, element.value)
+                else:
+                    frame.state.heap[ref.ident] = MapValue(
+                        content.entries,
+                        content.open or Note("a key is not visible", Site(frame.chunk, element)),
+                    )
+            else:
+                self._update(ref, self.expr(element.value, frame), frame, Site(frame.chunk, element))
+        return ref
+
+    def _set(self, node: Any, frame: Frame) -> Value:
+        return self._opaque(node, "it is a set", frame)
+
+    def _update(self, ref: Ref, other: Value, frame: Frame, site: Site) -> None:
+        """``ref.update(other)``."""
+        content = frame.state.heap.get(ref.ident)
+        if not isinstance(content, MapValue):
+            return
+
+        other = self.simplify(self.force(other), frame.state.assumed)
+        if isinstance(other, Choice):
+            # The keys of each arm count under its test.
+            before = content
+            self._update(ref, other.yes, frame, site)
+            yes = frame.state.heap[ref.ident]
+            frame.state.heap[ref.ident] = before
+            self._update(ref, other.no, frame, site)
+            no = frame.state.heap[ref.ident]
+            assert isinstance(yes, MapValue) and isinstance(no, MapValue)
+            entries = {}
+            for key in [*yes.entries, *(k for k in no.entries if k not in yes.entries)]:
+                a, b = yes.entries.get(key, ABSENT), no.entries.get(key, ABSENT)
+                entries[key] = a if same(a, b) else choose(other.cond, a, b)
+            frame.state.heap[ref.ident] = MapValue(entries, yes.open or no.open)
+            return
+        source = self.deref(other, frame)
+        if isinstance(source, MapValue):
+            entries = dict(content.entries)
+            for key, value in source.entries.items():
+                entries[key] = self._over(entries.get(key, ABSENT), value)
+            frame.state.heap[ref.ident] = MapValue(entries, content.open or source.open)
+        else:
+            note = Note(f"keys of {label_of(other)} are not visible", site)
+            frame.state.heap[ref.ident] = MapValue(content.entries, content.open or note)
+
+    def _iterate(self, iterable: Value, node: Any, frame: Frame) -> tuple[Value, tuple[Value, ...] | None]:
+        site = Site(frame.chunk, node)
+        value = self.deref(self.force(iterable), frame)
+        if isinstance(value, Sequence):
+            if value.items is not None and value.items:
+                first = value.items[0]
+                if all(same(first, item) for item in value.items):
+                    return first, value.items
+                return Join(value.items), value.items
+            if value.element is not None:
+                return value.element, None
+        tensor = value if isinstance(value, Tensor) else None
+        if tensor is not None:
+            return select(tensor, 0, site, ("each", id(node))), None
+        return Unknown(
+            ("each", key_of(value), id(node)),
+            f"an item of {label_of(value)}",
+            "it comes from an iteration",
+            place=site,
+        ), None
+
+    def _comprehension(self, node: Any, frame: Frame) -> Value:
+        site = Site(frame.chunk, node)
+        state = frame.state
+        frame.state = state.copy()
+        clause = node.for_in
+        iterable = self.expr(clause.iter, frame)
+        value = self.deref(self.force(iterable), frame)
+        simple = clause.inner_for_in is None and not clause.ifs
+        items: list[Value] | None = None
+        element: Value | None = None
+        length: Num | None = None
+        if (
+            simple
+            and isinstance(value, Sequence)
+            and value.items is not None
+            and len(value.items) <= 16
+            and not isinstance(node, cst.DictComp)
+        ):
+            items = []
+            for item in value.items:
+                self.assign(clause.target, item, frame)
+                items.append(self.expr(node.elt, frame))
+        else:
+            item, _ = self._iterate(iterable, node, frame)
+            self.assign(clause.target, item, frame)
+            inner = clause
+            while inner is not None:
+                for guard in inner.ifs:
+                    self.expr(guard.test, frame)
+                inner = inner.inner_for_in
+                if inner is not None:
+                    nested, _ = self._iterate(self.expr(inner.iter, frame), inner, frame)
+                    self.assign(inner.target, nested, frame)
+            if isinstance(node, cst.DictComp):
+                self.expr(node.key, frame)
+                self.expr(node.value, frame)
+            else:
+                element = self.expr(node.elt, frame)
+            if simple:
+                length = self._count(value)
+        frame.state = self._leave(state, frame.state)
+        if isinstance(node, cst.DictComp):
+            return self._allocate(MapValue({}, Note("it is built by a comprehension", site)), node, frame)
+        if isinstance(node, cst.SetComp):
+            return self._opaque(node, "it is a set", frame)
+        content = list_content(items)
+        if element is not None:
+            content = replace(content, lengths=form_of(element))
+        kind = "list"
+        result = Sequence(
+            tuple(items) if items is not None else None,
+            kind,
+            Num.of(len(items)) if items is not None else length,
+            element,
+            content,
+            key=None if items is not None else ("comprehension", key_of(value), id(node)),
+            place=site,
+        )
+        return self._allocate(result, node, frame) if isinstance(node, cst.ListComp) else result
+
+    def _count(self, value: Value) -> Num | None:
+        if isinstance(value, Sequence):
+            return value.length
+        if isinstance(value, Tensor) and value.shape:
+            return value.shape[0]
+        if isinstance(value, Unknown):
+            return Num.atom(("dim", value.key, 0), f"len({value.label})")
+        return None
+
+    def _dict_method(
+        self,
+        receiver: Value,
+        content: MapValue,
+        name: str,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value | None:
+        if name == "update" and isinstance(receiver, Ref):
+            for other in args:
+                self._update(receiver, other, frame, site)
+            if kwargs:
+                current = frame.state.heap[receiver.ident]
+                assert isinstance(current, MapValue)
+                frame.state.heap[receiver.ident] = MapValue(
+                    with_entries(current.entries, kwargs), current.open
+                )
+                self._note_entries(receiver, node, frame)
+            return Const(None)
+        first = self.force(args[0]) if args else None
+        key = first.value if isinstance(first, Const) and is_hashable(first.value) else None
+        if name in ("get", "pop", "setdefault") and first is not None:
+            default = args[1] if len(args) > 1 else Const(None, place=site)
+            if not isinstance(first, Const):
+                return None
+            found = content.entries.get(key)
+            if name == "pop" and isinstance(receiver, Ref):
+                frame.state.heap[receiver.ident] = MapValue(
+                    {k: v for k, v in content.entries.items() if k != key}, content.open
+                )
+            if name == "setdefault" and isinstance(receiver, Ref) and found is None and content.open is None:
+                frame.state.heap[receiver.ident] = MapValue({**content.entries, key: default}, None)
+            if found is not None:
+                return self._over(default, found)
+            if content.open is None:
+                return default
+            return Unknown(
+                ("get", key_of(receiver), key),
+                f"{label_of(receiver)}.get({key!r})",
+                content.open.text,
+                place=site,
+            )
+        if name == "copy":
+            return self._allocate(content, node, frame)
+        if name in ("items", "keys", "values"):
+            return Unknown(
+                ("view", key_of(receiver), name, id(content)),
+                f"dict.{name}()",
+                "dict views are not followed",
+                is_tensor=False,
+                place=site,
+            )
+        if name == "clear" and isinstance(receiver, Ref):
+            frame.state.heap[receiver.ident] = MapValue({})
+            return Const(None)
+        return None
+
+    def _list_method(
+        self,
+        receiver: Value,
+        content: Sequence,
+        name: str,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+    ) -> Value | None:
+        if name in ("append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort") and isinstance(
+            receiver, Ref
+        ):
+            if name == "append" and args:
+                frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
+            else:
+                frame.state.heap[receiver.ident] = Sequence(
+                    None,
+                    content.kind,
+                    None,
+                    key=("changed", id(node)),
+                    label=content.label,
+                    place=content.place,
+                )
+            return Const(None) if name != "pop" else None
+        if name == "copy":
+            return self._allocate(content, node, frame)
+        if name in ("numel", "size") and isinstance(content.key, tuple) and content.key[:1] == ("shape",):
+            return Number(Num.atom(("numel", content.key), f"{content.label}.numel()"), place=site)
+        return None
+
+    def _appended(self, content: Value, value: Value, node: cst.Call) -> Value:
+        """A list with one more element, on every path."""
+        if isinstance(content, Choice):
+            return Choice(
+                content.cond,
+                self._appended(content.yes, value, node),
+                self._appended(content.no, value, node),
+            )
+        if isinstance(content, Join):
+            return Join(tuple(self._appended(option, value, node) for option in content.options))
+        if not isinstance(content, Sequence):
+            return Unknown(("appended", key_of(content), id(node)), "list", "what it held is not known")
+        if content.items is not None and len(content.items) < 64:
+            items = (*content.items, value)
+            return replace(content, items=items, length=Num.of(len(items)), content=list_content(list(items)))
+        form = form_of(value)
+        kept = content.content if form is not None and form is content.content.lengths else Content()
+        element = content.element if content.element is not None and same(content.element, value) else None
+        key = content.key or ("grown", id(node))
+        return replace(content, items=None, length=None, content=kept, element=element, key=key)
+
+    def _string_method(
+        self, text: str, name: str, args: list[Value], site: Site, frame: Frame
+    ) -> Value | None:
+        plain = [self.force(a) for a in args]
+        if name in (
+            "upper",
+            "lower",
+            "strip",
+            "startswith",
+            "endswith",
+            "replace",
+            "removeprefix",
+            "removesuffix",
+        ) and all(isinstance(a, Const) for a in plain):
+            try:
+                return Const(
+                    getattr(text, name)(*(a.value for a in plain if isinstance(a, Const))), place=site
+                )
+            except (TypeError, ValueError):
+                return None
+        return None
+
+    def _resolve_items(self, value: Value, frame: Frame) -> Value:
+        if isinstance(value, Sequence) and value.items is not None:
+            return replace(
+                value,
+                items=tuple(
+                    self.simplify(self.force(self.deref(i, frame)), frame.state.assumed) for i in value.items
+                ),
+            )
+        return value

@@ -1,0 +1,518 @@
+"""What every part of the evaluation builds on: budgets, alternatives, conditions, merging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import libcst as cst
+
+from kvlint.contract.num import Num
+from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.tri import Note
+from kvlint.contract.values import (
+    ABSENT,
+    Absent,
+    Choice,
+    Const,
+    DType,
+    Join,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    choose,
+    conjoined,
+    joined,
+    may_be_absent,
+    one_of,
+    same,
+    with_entries,
+)
+from .chunk import Site
+from .module import BadSource, ModuleIndex
+from .objects import (
+    Bound,
+    ClassRef,
+    Deferred,
+    Frozen,
+    Func,
+    Instance,
+    MapValue,
+    Method,
+    Namespace,
+    OpRef,
+    PartialCall,
+    Ref,
+)
+from .state import (
+    MAX_DEPTH,
+    MAX_LEAVES,
+    MAX_STEPS,
+    SIDE_STEPS,
+    Frame,
+    OutOfBudget,
+    Record,
+    State,
+)
+from .syntax import (
+    dotted_name,
+    find_def,
+    parameters_of,
+    text_of,
+)
+from .torchlib import (
+    Test,
+    TorchLib,
+    key_of,
+    label_of,
+)
+
+T = TypeVar("T")
+
+
+class Core:
+    """What every part of the evaluation builds on: budgets, alternatives, conditions, merging."""
+
+    def __init__(self, find_module: Callable[[ModuleIndex, str, int], ModuleIndex | None]) -> None:
+        self.find_module = find_module
+        self.torch = TorchLib()
+        self.records: list[Record] = []
+        self.recording = True
+        self.steps = 0
+        self.limit = MAX_STEPS
+        self._globals: dict[tuple[str, str], Value] = {}
+        self._attributes: dict[tuple[Hashable, str], Value] = {}
+        self._busy: set[Hashable] = set()
+        self._funcs: dict[Any, Func] = {}
+        self._serial = 0
+        self.op_functions: dict[str, frozenset[str]] = {}
+        self.nested: list[tuple[Func, State]] = []
+        self.views: list[tuple[Site, Tensor, Frame]] = []
+        """Attributes that were set to a single element of a buffer that an object keeps."""
+        # Where the entries of dicts were written last: findings about ``**options`` point there.
+        self._entry_sites: dict[tuple[Hashable, Hashable], Site] = {}
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > self.limit:
+            raise OutOfBudget
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _aside(self, question: Callable[[], T]) -> T | None:
+        """Answers a side question within its own budget; None when it costs too much."""
+        limit = self.limit
+        self.limit = min(limit, self.steps + SIDE_STEPS)
+        try:
+            return question()
+        except OutOfBudget:
+            if self.steps > limit:
+                raise
+            return None
+        finally:
+            self.limit = limit
+
+    def function(self, module: ModuleIndex, node: Any, owner: ClassRef | None = None) -> Func | None:
+        """The function for an ``ast`` definition; its tree is parsed now."""
+        found = self._funcs.get(node)
+        if found is None:
+            try:
+                chunk = module.chunk(node)
+            except BadSource:
+                return None
+            tree = find_def(chunk.body, node.name)
+            if tree is None:
+                return None
+            found = Func(module, chunk, tree, node.name, owner, place=Site(chunk, tree.name))
+            self._funcs[node] = found
+        return found
+
+    def symbolic_instance(self, cls: ClassRef) -> Instance:
+        """An object of a class, built by constructor arguments nobody knows."""
+        return Instance(("self", cls.module.path, cls.name), cls, label="self")
+
+    def _parameter(self, func: Func, param: cst.Param, kind: str, state: State) -> Value:
+        name = param.name.value
+        site = Site(func.chunk, param)
+        key = ("param", func.module.path, func.owner.name if func.owner else "", func.name, name)
+        if kind == "**":
+            ref = Ref(("kwargs", key), place=site)
+            note = Note(f"**{name} is filled by the caller", site)
+            state.heap[ref.ident] = MapValue({}, note)
+            return ref
+        if kind == "*":
+            return Sequence(None, "tuple", key=key, label=name, place=site)
+        if param.annotation is not None:
+            typed = self._annotated(func, param.annotation.annotation, key, name, site)
+            if typed is not None:
+                return typed
+        return Unknown(key, name, "it is a parameter", declared=True, place=site)
+
+    def _annotated(
+        self, func: Func, annotation: cst.BaseExpression, key: Hashable, name: str, site: Site
+    ) -> Value | None:
+        text = annotation.value.strip("'\"") if isinstance(annotation, cst.SimpleString) else ""
+        if isinstance(annotation, cst.Name):
+            text = annotation.value
+        if text.isidentifier():
+            found = self.global_value(func.module, text)
+            if isinstance(found, ClassRef):
+                return Instance(key, found, label=name, place=site)
+            if text in ("int", "float"):
+                return Unknown(key, name, "it is a parameter", declared=True, is_tensor=False, place=site)
+        if isinstance(annotation, cst.Attribute) and dotted_name(annotation) == "torch.Tensor":
+            return Unknown(key, name, "it is a parameter", declared=True, is_tensor=True, place=site)
+        return None
+
+    def merge(self, cond: Cond | None, yes: State, no: State) -> State:
+        """One state for two paths; ``cond`` tells them apart, None when nothing does."""
+
+        def pick(a: Value | None, b: Value | None, name: str) -> Value:
+            if a is not None and b is not None and same(a, b):
+                return a
+            left = a if a is not None else Unknown(("unbound", name), name, "it is not set on every path")
+            right = b if b is not None else Unknown(("unbound", name), name, "it is not set on every path")
+            return choose(cond, left, right) if cond is not None else joined(left, right)
+
+        result = State(assumed=yes.assumed, path=yes.path, outer=yes.outer)
+        for name in yes.vars.keys() | no.vars.keys():
+            result.vars[name] = pick(yes.vars.get(name), no.vars.get(name), name)
+        for key in yes.attrs.keys() | no.attrs.keys():
+            left, right = yes.attrs.get(key), no.attrs.get(key)
+            if left is None or right is None:
+                original = Unknown(("attr", *key), key[1], "it is not set on every path")
+                left, right = left or original, right or original
+            result.attrs[key] = (
+                left
+                if same(left, right)
+                else choose(cond, left, right)
+                if cond is not None
+                else joined(left, right)
+            )
+        for ident in yes.heap.keys() | no.heap.keys():
+            left, right = yes.heap.get(ident), no.heap.get(ident)
+            if left is None or right is None:
+                result.heap[ident] = left or right or ABSENT
+            elif left is right:
+                result.heap[ident] = left
+            elif isinstance(left, MapValue) and isinstance(right, MapValue):
+                entries: dict[Hashable, Value] = {}
+                for k in [*left.entries, *(k for k in right.entries if k not in left.entries)]:
+                    a, b = left.entries.get(k, ABSENT), right.entries.get(k, ABSENT)
+                    entries[k] = a if same(a, b) else choose(cond, a, b) if cond is not None else joined(a, b)
+                result.heap[ident] = MapValue(entries, left.open or right.open)
+            else:
+                result.heap[ident] = choose(cond, left, right) if cond is not None else joined(left, right)
+        return result
+
+    def condition(self, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
+        """A test as a truth value, or as an atomic condition and the value it must have."""
+        value = self.expr(node, frame)
+        return self.truth(value, node, frame)
+
+    def truth(self, value: Value, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
+        """A value as a test; the condition remembers the tests it was made under."""
+        found = self._truth(value, node, frame)
+        if isinstance(found, bool):
+            return found
+        return replace(found[0], under=frame.state.under), found[1]
+
+    def _truth(self, value: Value, node: cst.BaseExpression, frame: Frame) -> bool | tuple[Cond, bool]:
+        value = self.simplify(self.force(value), frame.state.assumed)
+        if isinstance(value, Test):
+            known = decide(value.cond, frame.state.assumed)
+            return (value.cond, value.holds) if known is None else known == value.holds
+        if isinstance(value, Const):
+            return bool(value.value)
+        if isinstance(value, Choice):
+            cond = value.cond
+            yes = self._arm(value.yes, cond, True, node, frame)
+            no = self._arm(value.no, cond, False, node, frame)
+            if isinstance(yes, bool) and isinstance(no, bool):
+                return yes if yes == no else (cond, yes)
+            if no is False and not isinstance(yes, bool):
+                return conjoined(((cond, True), yes), node, frame)
+            if yes is False and not isinstance(no, bool):
+                return conjoined(((cond, False), no), node, frame)
+            if yes is True and not isinstance(no, bool):
+                made, holds = conjoined(((cond, False), (no[0], not no[1])), node, frame)
+                return made, not holds
+            if no is True and not isinstance(yes, bool):
+                made, holds = conjoined(((cond, True), (yes[0], not yes[1])), node, frame)
+                return made, not holds
+            key = ("test", cond, yes, no)
+            return Cond("opaque", key, label=text_of(node), place=Site(frame.chunk, node)), True
+        content = self.deref(value, frame)
+        if isinstance(content, Sequence) and content.items is not None:
+            return bool(content.items)
+        if isinstance(content, MapValue) and content.open is None:
+            if not content.entries:
+                return False
+            if not any(may_be_absent(v) for v in content.entries.values()):
+                return True
+        if isinstance(value, (Func, ClassRef, Bound, Namespace, OpRef, PartialCall, DType)):
+            return True
+        if isinstance(value, Number) and value.num.const is not None:
+            return bool(value.num.const)
+        return Cond("truth", key_of(value), label=text_of(node), place=Site(frame.chunk, node)), True
+
+    def _arm(
+        self, value: Value, cond: Cond, holds: bool, node: cst.BaseExpression, frame: Frame
+    ) -> bool | tuple[Cond, bool]:
+        """The truth of one side of a choice, where the choice's own test is settled."""
+        found = self._truth(value, node, frame)
+        if isinstance(found, bool):
+            return found
+        assumed = consistent(frame.state.assumed, [(cond, holds)])
+        known = decide(found[0], assumed) if assumed is not None else None
+        return found if known is None else known == found[1]
+
+    def simplify(self, value: Value, assumed: Assumptions) -> Value:
+        """Drops choices that the assumptions decide."""
+        while isinstance(value, Choice):
+            known = decide(value.cond, assumed)
+            if known is None:
+                return value
+            value = value.yes if known else value.no
+        return value
+
+    def force(self, value: Value) -> Value:
+        """Evaluates a deferred call."""
+        while isinstance(value, Deferred):
+            if not value.memo:
+                value.memo.append(self._evaluate_deferred(value))
+            value = value.memo[0]
+        return value
+
+    def _evaluate_deferred(self, call: Deferred) -> Value:
+        key = ("call", id(call.func.node), tuple(key_of(a) for a in call.args))
+        unknown = Unknown(
+            (*key, tuple((k, key_of(v)) for k, v in call.kwargs.items())),
+            f"{call.func.name}(...)",
+            "the call is too deep to follow",
+            place=call.site,
+        )
+        if key in self._busy or call.depth > MAX_DEPTH:
+            return unknown
+        self._busy.add(key)
+        recording, self.recording = self.recording, False
+        try:
+            arguments = self.bind(call.func, list(call.args), dict(call.kwargs), call.state)
+            if arguments is None:
+                return replace(unknown, reason="its arguments do not fit")
+            state = State(
+                {}, dict(call.state.heap), dict(call.state.attrs), call.state.assumed, (), call.state.under
+            )
+            answer = self._aside(lambda: self._run(call.func, arguments, state, call.depth + 1, ()))
+            if answer is None:
+                return replace(unknown, reason="the call costs too much to follow")
+            result, final = answer
+            for ident, content in (final.heap if final is not None else {}).items():
+                call.state.heap.setdefault(ident, content)
+            return result
+        finally:
+            self.recording = recording
+            self._busy.discard(key)
+
+    def lift(
+        self,
+        function: Callable[..., Value],
+        values: list[Value],
+        frame: Frame,
+        assumed: Assumptions | None = None,
+        budget: list[int] | None = None,
+    ) -> Value:
+        """Applies ``function`` to every combination of alternatives that can occur together."""
+        if assumed is None:
+            assumed = frame.state.assumed
+        if budget is None:
+            budget = [MAX_LEAVES]
+        now = [self.simplify(self.force(value), assumed) for value in values]
+        for index, value in enumerate(now):
+            if isinstance(value, Choice):
+                budget[0] -= 1
+                if budget[0] < 0:
+                    return Unknown(
+                        ("many", id(value), id(frame)), label_of(value), "it has too many alternatives"
+                    )
+                yes = consistent(assumed, [(value.cond, True)])
+                no = consistent(assumed, [(value.cond, False)])
+                if yes is None or no is None:
+                    now[index] = value.no if yes is None else value.yes
+                    return self.lift(function, now, frame, assumed, budget)
+                first = self.lift(function, [*now[:index], value.yes, *now[index + 1 :]], frame, yes, budget)
+                second = self.lift(function, [*now[:index], value.no, *now[index + 1 :]], frame, no, budget)
+                return choose(value.cond, first, second)
+            if isinstance(value, Join):
+                budget[0] -= len(value.options)
+                if budget[0] < 0:
+                    return Unknown(
+                        ("many", id(value), id(frame)), label_of(value), "it has too many alternatives"
+                    )
+                results = [
+                    self.lift(function, [*now[:index], option, *now[index + 1 :]], frame, assumed, budget)
+                    for option in value.options
+                ]
+                return one_of(results, results[0])
+        return function(*now)
+
+    def deref(self, value: Value, frame: Frame) -> Value:
+        """The content of a container."""
+        if isinstance(value, Ref):
+            return frame.state.heap.get(value.ident, value)
+        if isinstance(value, Frozen):
+            return value.content
+        return value
+
+    def resolved(self, value: Value, frame: Frame, depth: int = 0) -> Value:
+        """A value for the outside: deferred calls evaluated, containers by content."""
+        value = self.force(value)
+        if depth > 6:
+            return Unknown(("deep", id(value)), label_of(value), "it is nested too deeply")
+        if isinstance(value, Choice):
+            known = decide(value.cond, frame.state.assumed)
+            if known is not None:
+                return self.resolved(value.yes if known else value.no, frame, depth)
+            return Choice(
+                value.cond,
+                self.resolved(value.yes, frame, depth + 1),
+                self.resolved(value.no, frame, depth + 1),
+                place=value.place,
+            )
+        if isinstance(value, Join):
+            return Join(
+                tuple(self.resolved(option, frame, depth + 1) for option in value.options), place=value.place
+            )
+        content = self.deref(value, frame)
+        if isinstance(content, Sequence):
+            if content.items is not None:
+                items = tuple(self.resolved(item, frame, depth + 1) for item in content.items)
+                return replace(content, items=items)
+            return content
+        if isinstance(content, MapValue):
+            return Unknown(
+                ("dict", key_of(value)), "dict", "it is a dict", is_tensor=False, place=value.place
+            )
+        if isinstance(value, (Func, ClassRef, Bound, Namespace, OpRef, PartialCall, Instance, Method)):
+            tensor = None if isinstance(value, Instance) else False
+            return Unknown(
+                key_of(value),
+                label_of(value),
+                "it is an object of another kind",
+                is_tensor=tensor,
+                place=value.place,
+            )
+        return content
+
+    def _opaque(self, node: cst.CSTNode, reason: str, frame: Frame) -> Unknown:
+        label = node.value if isinstance(node, cst.Name) else type(node).__name__.lower()
+        return Unknown(("node", id(node), id(frame)), label, reason, place=Site(frame.chunk, node))
+
+    def _allocate(self, content: Value, node: Any, frame: Frame) -> Ref:
+        self._serial += 1
+        ref = Ref(("heap", self._serial), place=Site(frame.chunk, node))
+        frame.state.heap[ref.ident] = content
+        return ref
+
+    def _over(self, old: Value, new: Value) -> Value:
+        """``new``, but ``old`` where ``new`` is absent."""
+        if isinstance(new, Absent):
+            return old
+        if isinstance(new, Choice):
+            return Choice(new.cond, self._over(old, new.yes), self._over(old, new.no))
+        return new
+
+    def _frozen(self, value: Value, frame: Frame) -> Value:
+        """A value that outlives its frame: containers keep their content beside the reference."""
+        if isinstance(value, Ref):
+            content = frame.state.heap.get(value.ident)
+            if isinstance(content, (MapValue, Sequence)):
+                return Frozen(content, {k: v for k, v in frame.state.heap.items()}, place=value.place)
+        return value
+
+    def _writes_self(self, func: Func) -> bool:
+        return func.owner is not None and any(
+            func.name in methods for methods in func.owner.index.writers.values()
+        )
+
+    def has_op(self, func: Func) -> bool:
+        """Whether a function contains an operator call, or calls one of its file that does (by name)."""
+        return func.name in self.op_functions.get(func.module.path, frozenset())
+
+    def bind(
+        self, func: Func, args: list[Value], kwargs: dict[str, Value], state: State
+    ) -> dict[str, Value] | None:
+        """Parameter name -> value; None when the arguments do not fit."""
+        result: dict[str, Value] = {}
+        rest = list(args)
+        left = dict(kwargs)
+        for param, kind in parameters_of(func.node):
+            name = param.name.value
+            site = Site(func.chunk, param)
+            if kind == "*":
+                result[name] = Sequence(tuple(rest), "tuple", Num.of(len(rest)), place=site)
+                rest = []
+            elif kind == "**":
+                ref = Ref(("kwargs", id(func.node), self._next()), place=site)
+                state.heap[ref.ident] = MapValue(with_entries({}, left))
+                result[name] = ref
+                left = {}
+            elif kind == "positional" and rest:
+                result[name] = rest.pop(0)
+            elif name in left:
+                result[name] = left.pop(name)
+            elif param.default is not None:
+                frame = Frame(func.module, func.chunk, func.name, State(), 1, closure=func.closure)
+                result[name] = self._frozen(self.expr(param.default, frame), frame)
+            else:
+                return None
+        if rest or left:
+            return None
+        return result
+
+    # Defined by the parts that build on this one.
+
+    def global_value(self, module: ModuleIndex, name: str) -> Value:
+        raise NotImplementedError
+
+    def block(self, statements: Iterable[Any], frame: Frame, state: State) -> State | None:
+        raise NotImplementedError
+
+    def expr(self, node: Any, frame: Frame, statement: bool = False) -> Value:
+        raise NotImplementedError
+
+    def _run(
+        self, func: Func, arguments: Mapping[str, Value], state: State, depth: int, trail: tuple[Note, ...]
+    ) -> tuple[Value, State | None]:
+        raise NotImplementedError
+
+    def member(self, namespace: str, name: str) -> Value:
+        raise NotImplementedError
+
+    def _invoke(
+        self,
+        func: Func,
+        args: list[Value],
+        kwargs: Mapping[str, Value],
+        site: Any,
+        frame: Frame,
+        statement: bool = False,
+    ) -> Value:
+        raise NotImplementedError
+
+    def _update(self, ref: Ref, other: Value, frame: Frame, site: Site) -> None:
+        raise NotImplementedError
+
+    def assign(self, target: Any, value: Value, frame: Frame, written: Any = None) -> None:
+        raise NotImplementedError
+
+    def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:
+        raise NotImplementedError

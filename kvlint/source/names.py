@@ -1,0 +1,255 @@
+"""Names: variables, module globals, imports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import libcst as cst
+
+from kvlint.contract import catalogue
+from kvlint.contract.values import (
+    Const,
+    DType,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    one_of,
+)
+from .attributes import Attributes
+from .chunk import Site
+from .module import BadSource, Binding, ModuleIndex
+from .objects import (
+    ClassRef,
+    Namespace,
+    OpRef,
+)
+from .state import (
+    Frame,
+    State,
+)
+from .syntax import (
+    dotted_name,
+    wrapping_decorator,
+)
+from .torchlib import (
+    dtype_named,
+)
+
+_OP_NAMESPACES = {
+    "torch_npu": "npu",
+    "torch.ops.npu": "npu",
+    "torchair.ops": "npu",
+    "torch.ops.atb": "atb",
+    "torch_npu.atb": "atb",
+    "torch_npu.npu": "",
+}
+
+
+def _canonical(name: str) -> str:
+    for short, long in (
+        ("np.", "numpy."),
+        ("torchair.ops", "torchair.ops"),
+        ("torch_npu.dynamo.torchair", "torchair"),
+    ):
+        if name.startswith(short):
+            name = long + name[len(short) :]
+    return name
+
+
+_BUILTINS = frozenset(
+    [
+        "dict",
+        "list",
+        "tuple",
+        "getattr",
+        "setattr",
+        "len",
+        "int",
+        "float",
+        "bool",
+        "max",
+        "min",
+        "isinstance",
+        "super",
+        "zip",
+        "enumerate",
+        "reversed",
+        "sorted",
+        "print",
+        "hasattr",
+        "id",
+        "repr",
+        "str",
+        "range",
+        "sum",
+        "any",
+        "all",
+        "abs",
+        "round",
+        "type",
+        "object",
+        "iter",
+        "next",
+        "map",
+        "filter",
+    ]
+)
+
+
+_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+
+
+class Names(Attributes):
+    """Names: variables, module globals, imports."""
+
+    def name(self, node: cst.Name, frame: Frame) -> Value:
+        text = node.value
+        if text not in frame.globals_:
+            found = frame.state.vars.get(text)
+            if found is None and frame.closure is not None:
+                found = frame.closure.vars.get(text)
+            if found is not None:
+                return found
+        if text in frame.module.globals:
+            return self.global_value(frame.module, text)
+        for star in frame.module.stars:
+            source = self.find_module(frame.module, star.target, star.level)
+            if source is not None and text in source.globals:
+                return self.global_value(source, text)
+        if text in ("True", "False", "None"):
+            return Const({"True": True, "False": False, "None": None}[text])
+        if text in _BUILTINS:
+            return Namespace(f"builtins.{text}")
+        return Unknown(
+            ("free", frame.module.path, text),
+            text,
+            "it is not defined in this file",
+            declared=True,
+            place=Site(frame.chunk, node),
+        )
+
+    def global_value(self, module: ModuleIndex, name: str) -> Value:
+        """The value of a module-level name."""
+        key = (module.path, name)
+        found = self._globals.get(key)
+        if found is not None:
+            return found
+        unknown = Unknown(("global", *key), name, f"it is a module variable of {module.path}", declared=True)
+        if key in self._busy:
+            return unknown
+        self._busy.add(key)
+        try:
+            bindings = module.globals.get(name, [])
+            options: list[Value] = []
+            for binding in bindings:
+                options.append(self._bound_value(module, name, binding))
+            if name in module.global_writes:
+                options.append(replace(unknown, reason="a function rebinds it through global"))
+            value = one_of(options, unknown)
+        finally:
+            self._busy.discard(key)
+        self._globals[key] = value
+        return value
+
+    def _bound_value(self, module: ModuleIndex, name: str, binding: Binding) -> Value:
+        if binding.kind == "def":
+            func = self.function(module, binding.node)
+            if func is None:
+                return Unknown(("global", module.path, name), name, "its definition cannot be analysed")
+            if wrapping_decorator(func.node):
+                return Unknown(("global", module.path, name), name, "it is decorated", place=func.place)
+            return func
+        if binding.kind == "class":
+            index = module.classes.get(binding.node)  # type: ignore[call-overload]
+            if index is not None:
+                return ClassRef(module, index)
+        if binding.kind == "import":
+            return self._module_value(module, binding.target, 0)
+        if binding.kind == "from":
+            return self.imported(module, binding.target, binding.name, binding.level)
+        if binding.kind == "assign":
+            try:
+                chunk = module.chunk(binding.node)
+            except BadSource:
+                return Unknown(("global", module.path, name), name, "its definition cannot be analysed")
+            frame = Frame(module, chunk, "<module>", State(), 1)
+            recording, self.recording = self.recording, False
+            try:
+                self.block(chunk.body, frame, frame.state)
+            finally:
+                self.recording = recording
+            value = frame.state.vars.get(name)
+            if value is not None:
+                return self._frozen(value, frame)
+        return Unknown(("global", module.path, name), name, "how it is set is not visible", declared=True)
+
+    def _import(self, node: cst.Import | cst.ImportFrom, frame: Frame) -> None:
+        if isinstance(node, cst.Import):
+            for alias in node.names:
+                dotted = dotted_name(alias.name)
+                if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+                    frame.state.vars[alias.asname.name.value] = self._module_value(frame.module, dotted, 0)
+                else:
+                    first = dotted.split(".")[0]
+                    frame.state.vars[first] = self._module_value(frame.module, first, 0)
+            return
+        if isinstance(node.names, cst.ImportStar):
+            return
+        module = dotted_name(node.module) if node.module is not None else ""
+        level = len(node.relative)
+        for alias in node.names:
+            name = dotted_name(alias.name)
+            bound = (
+                alias.asname.name.value
+                if alias.asname is not None and isinstance(alias.asname.name, cst.Name)
+                else name
+            )
+            frame.state.vars[bound] = self.imported(frame.module, module, name, level)
+
+    def _module_value(self, module: ModuleIndex, dotted: str, level: int) -> Value:
+        found = self.find_module(module, dotted, level)
+        return Namespace(f"project:{found.path}" if found is not None else _canonical(dotted))
+
+    def imported(self, module: ModuleIndex, source: str, name: str, level: int) -> Value:
+        """The value of ``from source import name``."""
+        found = self.find_module(module, source, level)
+        if found is not None:
+            if name in found.globals:
+                return self.global_value(found, name)
+            submodule = self.find_module(module, f"{source}.{name}" if source else name, level)
+            if submodule is not None:
+                return Namespace(f"project:{submodule.path}")
+        if level:
+            return Unknown(
+                ("import", module.path, level, source, name),
+                name,
+                f"it is imported from {'.' * level}{source}",
+            )
+        submodule = self.find_module(module, f"{source}.{name}", level) if found is None else None
+        if submodule is not None:
+            return Namespace(f"project:{submodule.path}")
+        return self.member(_canonical(source), name)
+
+    def member(self, namespace: str, name: str) -> Value:
+        """``namespace.name`` for something outside the code under check."""
+        full = f"{namespace}.{name}"
+        kind = _OP_NAMESPACES.get(namespace)
+        if kind is not None and catalogue.find(name) is not None:
+            return OpRef(name)
+        if namespace == "torch":
+            dtype = dtype_named(name)
+            if dtype is not None:
+                return DType(dtype)
+            if name in ("inf",):
+                return Const(float("inf"))
+        if full in ("math.inf", "numpy.inf"):
+            return Const(float("inf"))
+        if full in ("math.pi",):
+            return Const(3.141592653589793)
+        if namespace.startswith("torch.finfo(") and name in ("min", "max"):
+            # Of an unknown dtype: as large as float32 has it.
+            largest = _LARGEST.get(namespace[12:-1], _LARGEST["float32"])
+            return Const(largest if name == "max" else -largest)
+        return Namespace(_canonical(full))

@@ -1,0 +1,324 @@
+"""Indexing and slicing of tensors, lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import libcst as cst
+
+from kvlint.contract.num import Num
+from kvlint.contract.tri import Note
+from kvlint.contract.values import (
+    Const,
+    Content,
+    Join,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+)
+
+from .algebra import (
+    indexed,
+    is_hashable,
+    list_content,
+    same,
+    slice_size,
+)
+from .chunk import Site
+from .objects import (
+    MapValue,
+)
+from .operations import Operations
+from .state import (
+    Frame,
+)
+from .torchlib import (
+    as_tensor,
+    dim_value,
+    full_shape,
+    integer_of,
+    key_of,
+    label_of,
+    number_of,
+)
+
+
+class Subscripts(Operations):
+    """Indexing and slicing of tensors, lists and dicts."""
+
+    def _subscript(self, node: cst.Subscript, frame: Frame) -> Value:
+        base = self.expr(node.value, frame)
+        site = Site(frame.chunk, node)
+        slices = [element.slice for element in node.slice]
+        indices: list[Any] = []
+        for item in slices:
+            if isinstance(item, cst.Index):
+                indices.append(self.expr(item.value, frame))
+            else:
+                assert isinstance(item, cst.Slice)
+                bounds = [
+                    self.expr(b, frame) if b is not None else None
+                    for b in (item.lower, item.upper, item.step)
+                ]
+                indices.append(tuple(bounds))
+        flat = [value for value in indices if isinstance(value, Value)]
+        if len(flat) == len(indices):
+            return self.lift(
+                lambda value, *keys: self.subscript(value, list(keys), site, frame, node),
+                [base, *flat],
+                frame,
+            )
+        return self.lift(lambda value: self.subscript(value, indices, site, frame, node), [base], frame)
+
+    def _subscript_key(self, node: cst.Subscript, frame: Frame) -> Value | None:
+        if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+            return self.force(self.expr(node.slice[0].slice.value, frame))
+        return None
+
+    def subscript(
+        self, value: Value, indices: list[Any], site: Site, frame: Frame, node: cst.Subscript
+    ) -> Value:
+        """``value[indices]`` for a value without alternatives."""
+        content = self.deref(value, frame)
+        single = indices[0] if len(indices) == 1 else None
+        if isinstance(content, MapValue):
+            if isinstance(single, Const) and is_hashable(single.value) and single.value in content.entries:
+                return content.entries[single.value]
+            return Unknown(
+                ("item", key_of(value), key_of(single) if isinstance(single, Value) else id(node)),
+                f"{label_of(value)}[...]",
+                "the key is not visible in the dict",
+                place=site,
+            )
+        if isinstance(content, Sequence):
+            return self._index_sequence(content, single, site, node)
+        if isinstance(content, (Tensor, Unknown)):
+            return self._index_tensor(content, indices, site)
+        if (
+            isinstance(content, Const)
+            and isinstance(content.value, str)
+            and isinstance(single, Const)
+            and isinstance(single.value, int)
+        ):
+            try:
+                return Const(content.value[single.value], place=site)
+            except IndexError:
+                pass
+        keys = tuple(key_of(i) if isinstance(i, Value) else id(node) for i in indices)
+        return Unknown(
+            ("item", key_of(value), *keys),
+            f"{label_of(value)}[...]",
+            "it is indexed from an unknown value",
+            place=site,
+        )
+
+    def _index_sequence(self, content: Sequence, index: Any, site: Site, node: cst.Subscript) -> Value:
+        if isinstance(index, tuple):
+            lower, upper, step = index
+            if content.items is not None and all(b is None or integer_of(b) is not None for b in index):
+                cut = slice(*(None if b is None else integer_of(b) for b in index))
+                items = content.items[cut]
+                return Sequence(
+                    items, content.kind, Num.of(len(items)), content=list_content(list(items)), place=site
+                )
+            if isinstance(content.key, tuple) and content.key[:1] == ("shape",) and step is None:
+                low = 0 if lower is None else integer_of(lower)
+                high = integer_of(upper) if upper is not None else None
+                if low is not None and high is not None and 0 <= low <= high:
+                    tensor = Tensor(content.key[1], content.label.removesuffix(".shape"))
+                    dims = tuple(dim_value(tensor, axis, site) for axis in range(low, high))
+                    return Sequence(dims, "tuple", Num.of(len(dims)), place=site)
+            kept = content.content if step is None else Content()
+            length = number_of(upper) if upper is not None and lower is None and step is None else None
+            return Sequence(
+                None,
+                content.kind,
+                length,
+                content.element,
+                kept,
+                key=("slice", content.key, *(key_of(b) if b is not None else None for b in index)),
+                label=content.label,
+                place=site,
+            )
+        position = integer_of(index) if isinstance(index, Value) else None
+        if position is not None:
+            if content.items is not None and -len(content.items) <= position < len(content.items):
+                return content.items[position]
+            if isinstance(content.key, tuple) and content.key[:1] == ("shape",):
+                tensor = Tensor(content.key[1], content.label.removesuffix(".shape"), place=content.place)
+                return dim_value(tensor, position, site)
+        if content.uneven is not None and isinstance(index, Number):
+            key = ("item", content.key, key_of(index))
+            return Tensor(
+                key,
+                f"{content.label}[...]",
+                misindexed=content.uneven,
+                reason=content.uneven.text,
+                place=site,
+            )
+        if content.element is not None:
+            return indexed(content.element, key_of(index) if isinstance(index, Value) else id(node))
+        if content.items:
+            return (
+                Join(content.items, place=site)
+                if not all(same(content.items[0], i) for i in content.items)
+                else content.items[0]
+            )
+        key = ("item", content.key or id(content), key_of(index) if isinstance(index, Value) else id(node))
+        return Unknown(
+            key, f"{content.label}[...]", "it is an item of a list that is not visible", place=site
+        )
+
+    def _index_tensor(self, value: Tensor | Unknown, indices: list[Any], site: Site) -> Value:
+        tensor = as_tensor(value)
+        if tensor is None:
+            return Unknown(
+                ("item", key_of(value), id(site.node)),
+                f"{label_of(value)}[...]",
+                "it is an item of an unknown object",
+                place=site,
+            )
+        plain = isinstance(value, Unknown)
+        keys = tuple(
+            key_of(i)
+            if isinstance(i, Value)
+            else ("slice", *(key_of(b) if b is not None else None for b in i))
+            for i in indices
+        )
+        if plain and len(indices) == 1 and isinstance(indices[0], Value):
+            # A list, dict or tensor: an element of it is all that is known.
+            label = f"{value.label}[{label_of(indices[0])}]"
+            return Unknown(
+                ("item", value.key, keys[0]),
+                label,
+                f"it is an item of {value.label}",
+                declared=isinstance(value, Unknown) and value.declared and isinstance(indices[0], Const),
+                place=site,
+            )
+        expanded: list[Any] = []
+        own = full_shape(tensor)
+        for index in indices:
+            if isinstance(index, Const) and index.value is ...:
+                if own is None:
+                    tail = indices[len(expanded) + 1 :]
+                    return self._index_tail(tensor, tail, keys, site)
+                used = sum(
+                    1 for i in indices if not (isinstance(i, Const) and (i.value is ... or i.value is None))
+                )
+                expanded.extend([(None, None, None)] * max(0, len(own) - used))
+            else:
+                expanded.append(index)
+        shape: list[Num | None] | None = [] if own is not None else None
+        strided = tensor.strided
+        gaps = tensor.gaps
+        contiguous = tensor.contiguous
+        storage = tensor.storage
+        copied = tensor.copied
+        content = Content()
+        axis = 0
+        advanced = False
+        for index in expanded:
+            if isinstance(index, Const) and index.value is None:
+                if shape is not None:
+                    shape.append(Num.of(1))
+                continue
+            size = own[axis] if own is not None and axis < len(own) else None
+            if isinstance(index, tuple):
+                lower, upper, step = index
+                cut = slice_size(size, lower, upper, step)
+                if shape is not None:
+                    shape.append(cut)
+                full = lower is None and upper is None and step is None
+                if not full and (axis > 0 or step is not None):
+                    strided = Note(
+                        f"{tensor.label}[...] slices an inner axis, which leaves a strided view", site
+                    )
+                    contiguous = False
+                    gaps = True
+            elif isinstance(index, (Const, Number)) or (
+                isinstance(index, Unknown) and index.is_tensor is not True
+            ):
+                if axis > 0:
+                    strided = Note(
+                        f"{tensor.label}[...] picks from an inner axis, which leaves a strided view", site
+                    )
+                    contiguous = False
+                    gaps = True
+                if isinstance(index, Unknown):
+                    shape = None
+            else:
+                advanced = True
+            axis += 1
+        if shape is not None and own is not None:
+            shape.extend(own[axis:])
+        only_slice = len(indices) == 1 and isinstance(indices[0], tuple)
+        if only_slice and indices[0][2] is None:
+            bound = indices[0][1]
+            content = replace(
+                tensor.content,
+                triangle=None,
+                values=None,
+                cut=label_of(bound) if bound is not None else tensor.content.cut,
+            )
+        if len(indices) == 2 and all(isinstance(i, tuple) and i[0] is None and i[2] is None for i in indices):
+            content = tensor.content
+        if advanced:
+            fresh = isinstance(storage, tuple) and storage[:1] == ("fresh",)
+            copied = None if fresh else Note(f"{tensor.label}[...] with an index tensor is a copy", site)
+            return replace(
+                tensor,
+                key=("item", tensor.key, *keys),
+                shape=None,
+                content=Content(),
+                strided=None,
+                order=None,
+                gaps=False,
+                contiguous=True,
+                storage=("fresh", "item", tensor.key),
+                copied=copied,
+                place=site,
+                label=f"{tensor.label}[...]",
+            )
+        return replace(
+            tensor,
+            key=("item", tensor.key, *keys),
+            shape=tuple(shape) if shape is not None else None,
+            content=content,
+            strided=strided,
+            order=tensor.order
+            if shape is not None and tensor.shape is not None and len(shape) == len(tensor.shape)
+            else None,
+            gaps=gaps,
+            contiguous=contiguous,
+            storage=storage,
+            copied=copied,
+            place=site,
+            label=f"{tensor.label}[...]" if not only_slice else tensor.label,
+        )
+
+    def _index_tail(self, tensor: Tensor, tail: list[Any], keys: tuple[Hashable, ...], site: Site) -> Value:
+        """``tensor[..., tail]`` when the rank is not known: only the last axes are."""
+        cut = any(isinstance(i, tuple) and any(b is not None for b in i) for i in tail)
+        picked = any(
+            isinstance(i, (Const, Number)) and not (isinstance(i, Const) and i.value is None) for i in tail
+        )
+        note = (
+            Note(f"{tensor.label}[...] slices the last axis, which leaves a strided view", site)
+            if cut or picked
+            else tensor.strided
+        )
+        return replace(
+            tensor,
+            key=("item", tensor.key, *keys),
+            shape=None,
+            content=Content(),
+            strided=note,
+            gaps=tensor.gaps or cut or picked,
+            contiguous=False if note else None,
+            place=site,
+            label=f"{tensor.label}[...]",
+        )
