@@ -173,15 +173,13 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
     verdicts = _verdicts(rule.check(call))
     if all(v.outcome is not Outcome.UNDECIDED for v in verdicts):
         return verdicts
-    worlds = _worlds(call)
-    if not worlds:
+    views = _views(call)
+    if not views:
         return verdicts
     found: dict[tuple[str, object], Verdict] = {}
     settled = True
     applicable = False
-    for world in worlds:
-        view = call.under(world)
-        possible = witnessed(call.path, {c: h for c, h in world.items() if c not in call.assumed})
+    for world, view, possible in views:
         for verdict in _verdicts(rule.check(view)):
             if verdict.outcome is Outcome.VIOLATED and possible:
                 key = (verdict.message, id(verdict.place))
@@ -201,6 +199,21 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
 def _verdicts(result: Iterable[Verdict] | Verdict) -> list[Verdict]:
     return [result] if isinstance(result, Verdict) else list(result)
+
+
+def _views(call: Call) -> list[tuple[Assumptions, Call, bool]]:
+    """The call on each of its paths; made once per call, so that the rules share what is worked out."""
+    found: list[tuple[Assumptions, Call, bool]] | None = vars(call).get("_views")
+    if found is None:
+        found = vars(call)["_views"] = [
+            (
+                world,
+                call.under(world),
+                witnessed(call.path, {c: h for c, h in world.items() if c not in call.assumed}),
+            )
+            for world in _worlds(call)
+        ]
+    return found
 
 
 def _worlds(call: Call) -> list[Assumptions]:
