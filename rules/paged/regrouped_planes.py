@@ -14,8 +14,7 @@ class RegroupedPlanes(Rule):
 
     ## What it does
     Reports a key or value taken from a view such as ``raw.view(-1, 2, kernel_block, width)`` of a pool
-    built as ``(pages, 2, page, heads, dim)``, where ``kernel_block`` and ``page`` are different
-    quantities.
+    built as ``(pages, 2, page, heads, dim)``, where ``kernel_block`` and ``page`` are different quantities.
 
     ## Why it is wrong
     A view keeps the order in memory. With pages larger than the kernel's block the two planes of the view
@@ -28,7 +27,8 @@ class RegroupedPlanes(Rule):
     Every attention operator that reads a paged cache.
 
     ## Evidence
-    PG03 and 1.5: the operator takes the block size from the view; nothing records how the pool was laid out.
+    PG03 and 1.5: the operator takes the block size from the view; nothing records how the pool was laid
+    out.
     """
 
     code = "KV430"
