@@ -191,15 +191,18 @@ def form_of(element: Value) -> LengthForm | None:
     """How a list of lengths counts, by the element that stands for all."""
     if is_running(element):
         return LengthForm.CUMULATIVE
+    if isinstance(element, Tensor):
+        key = element.key
+        steps = isinstance(key, tuple) and len(key) == 3 and key[0] == "-" and follows(key[1], key[2])
+        return LengthForm.PER_SEQUENCE if steps else None
     if not isinstance(element, Number):
         return None
     atom = element.num.single
     if atom is not None:
         key = atom.key
-        of_item = isinstance(key, tuple) and (
-            key[:1] == ("len",) or (key[:1] == ("dim",) and key[2:] == (0,))
-        )
-        return LengthForm.PER_SEQUENCE if of_item and isinstance(key, tuple) and is_each(key[1]) else None
+        # The number of rows of each item, or its length.
+        sized = isinstance(key, tuple) and (key[:1] == ("len",) or (key[:1] == ("dim",) and key[2:] == (0,)))
+        return LengthForm.PER_SEQUENCE if sized and each_of(key[1]) is not None else None  # type: ignore[index]
     if len(element.num.terms) == 2 and set(element.num.terms.values()) == {1, -1}:
         parts = {c: Num({m: Fraction(1)}).single for m, c in element.num.terms.items()}
         above, below = parts[Fraction(1)], parts[Fraction(-1)]
@@ -208,18 +211,32 @@ def form_of(element: Value) -> LengthForm | None:
     return None
 
 
-def is_each(key: Hashable) -> bool:
-    return isinstance(key, tuple) and key[:1] == ("each",)
+def each_of(key: Hashable) -> tuple[Hashable, Hashable] | None:
+    """What a loop takes an item of, and which loop."""
+    if isinstance(key, tuple) and key[:1] == ("each",) and len(key) == 3:
+        return key[1], key[2]
+    if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple) and key[0][:2] == ("select", 0):
+        index = key[0][2]
+        if isinstance(index, tuple) and index[:1] == ("each",):
+            return key[1], index[1]
+    return None
 
 
 def follows(above: Hashable, below: Hashable) -> bool:
-    """``x[i + 1]`` and ``x[i]``, or what a loop takes from ``x[1:]`` and ``x[:-1]``."""
+    """``x[i + 1]`` and ``x[i]``, or what one loop takes from ``x[1:]`` and from ``x`` or ``x[:-1]``."""
+    high, low = each_of(above), each_of(below)
+    if high is not None and low is not None:
+        return are_neighbours(high[0], low[0]) or high[0] == ("item", low[0], BUT_FIRST)
     if not (isinstance(above, tuple) and isinstance(below, tuple) and len(above) == len(below) == 3):
         return False
-    if above[0] == below[0] == "item" and above[1] == below[1]:
-        high, low = above[2], below[2]
-        return isinstance(high, Num) and isinstance(low, Num) and (high - low).const == 1
-    return bool(above[0] == below[0] == "each" and are_neighbours(above[1], below[1]))
+    if not (above[0] == below[0] == "item" and above[1] == below[1]):
+        return False
+    after, before = above[2], below[2]
+    return isinstance(after, Num) and isinstance(before, Num) and (after - before).const == 1
+
+
+BUT_FIRST = ("slice", ("const", "int", 1), None, None)
+BUT_LAST = ("slice", None, ("const", "int", -1), None)
 
 
 def is_running_sum(old: Value, new: Value) -> bool:
@@ -235,12 +252,11 @@ def is_running_sum(old: Value, new: Value) -> bool:
 
 def are_neighbours(a: Hashable, b: Hashable) -> bool:
     """``x[1:]`` and ``x[:-1]``: their difference is the length of each piece."""
-    one, minus = ("const", "int", 1), ("const", "int", -1)
     if not (
         isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) == 3 and a[0] == b[0] == "item"
     ):
         return False
-    return bool(a[1] == b[1] and a[2] == ("slice", one, None, None) and b[2] == ("slice", None, minus, None))
+    return bool(a[1] == b[1] and a[2] == BUT_FIRST and b[2] == BUT_LAST)
 
 
 def list_content(items: list[Value] | None) -> Content:

@@ -23,6 +23,8 @@ from kvlint.contract.values import (
 )
 
 from .algebra import (
+    BUT_FIRST,
+    BUT_LAST,
     may_be_absent,
     plain_leaves,
     with_entries,
@@ -97,6 +99,8 @@ class Library(Containers):
             return self._builtin(name[9:], args, kwargs, site, frame, node)
         if name in ("copy.copy", "copy.deepcopy") and args:
             return self._copied(args[0], node, frame)
+        if name == "itertools.pairwise" and args:
+            return self._pairs(args[0], site)
         if name in ("itertools.accumulate",) and args:
             value = self.deref(self.force(args[0]), frame)
             return Sequence(
@@ -258,6 +262,17 @@ class Library(Containers):
         if name == "sum" and args:
             return None
         return None
+
+    def _pairs(self, value: Value, site: Site) -> Value:
+        """Each item with the next."""
+        base, label = key_of(value), f"an item of {label_of(value)}"
+        items = tuple(
+            Unknown(
+                ("each", ("item", base, cut), id(site.node)), label, "it comes from an iteration", place=site
+            )
+            for cut in (BUT_LAST, BUT_FIRST)
+        )
+        return Sequence(None, "list", None, Sequence(items, "tuple"), key=("pairs", base), place=site)
 
     def _iterator(self, name: str, args: list[Value], site: Site, frame: Frame) -> Value | None:
         contents = [self.deref(self.simplify(self.force(a), frame.state.assumed), frame) for a in args]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from kvlint.contract.keys import intern
 from kvlint.contract.tri import Note
 from kvlint.contract.values import Value
 
@@ -51,6 +52,9 @@ class Instance(Value):
     args: tuple[Value, ...] | None = field(default=None, compare=False)
     kwargs: Mapping[str, Value] | None = field(default=None, compare=False)
     label: str = field(default="object", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", intern(self.key))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

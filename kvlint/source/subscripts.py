@@ -264,8 +264,15 @@ class Subscripts(Operations):
                 values=None,
                 cut=label_of(bound) if bound is not None else tensor.content.cut,
             )
-        if len(indices) == 2 and all(isinstance(i, tuple) and i[0] is None and i[2] is None for i in indices):
+        elif len(indices) == 2 and all(
+            isinstance(i, tuple) and i[0] is None and i[2] is None for i in indices
+        ):
             content = tensor.content
+        else:
+            whole = tensor.content
+            content = Content(fill=whole.fill, additive=whole.additive, polarity=whole.polarity)
+            if _keeps_matrix(expanded, len(own) if own is not None else None):
+                content = replace(content, triangle=whole.triangle, band=whole.band)
         if advanced:
             fresh = isinstance(storage, tuple) and storage[:1] == ("fresh",)
             copied = None if fresh else Note(f"{tensor.label}[...] with an index tensor is a copy", site)
@@ -322,3 +329,20 @@ class Subscripts(Operations):
             place=site,
             label=f"{tensor.label}[...]",
         )
+
+
+def _keeps_matrix(indices: list[Any], rank: int | None) -> bool:
+    """Whether the last two axes stay the last two, from their beginning on."""
+    taken = [i for i, index in enumerate(indices) if not (isinstance(index, Const) and index.value is None)]
+    if not taken:
+        return True
+    if rank is None or rank < 2:
+        return False
+    for axis in (rank - 2, rank - 1):
+        if axis < len(taken):
+            index = indices[taken[axis]]
+            if not isinstance(index, tuple) or index[0] is not None or index[2] is not None:
+                return False
+    # A new axis behind the first of them would part them.
+    together = len(indices) == taken[-1] + 1 and taken[-1] - taken[min(rank - 2, len(taken) - 1)] < 2
+    return len(taken) <= rank - 2 or together

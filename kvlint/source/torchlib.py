@@ -1640,9 +1640,14 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
     own = full_shape(tensor)
     shape: tuple[Num | None, ...] | None = None
     padding: Num | None = None
+    content = Content()
     if isinstance(amounts, Sequence) and amounts.items is not None and len(amounts.items) >= 2:
         before, after = number_of(amounts.items[0]), number_of(amounts.items[1])
         padding = before + after if before is not None and after is not None else None
+        if before == Num.of(1) and after == Num.of(0) and bound.get("value") is None:
+            # A leading zero: the running sums start where the first sequence does.
+            if tensor.content.lengths is LengthForm.CUMULATIVE:
+                content = Content(lengths=LengthForm.CUMULATIVE)
     if (
         own is not None
         and isinstance(amounts, Sequence)
@@ -1660,7 +1665,7 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         ("pad", key_of(amounts) if amounts else None),
         site,
         shape=shape,
-        content=Content(),
+        content=content,
         label=f"pad({tensor.label})",
         padding=padding,
     )
