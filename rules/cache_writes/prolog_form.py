@@ -129,8 +129,11 @@ class PrologForm(Rule):
         given = [name for name in names if call.named(name).given.yes]
         if None in modes:
             return undecided(Tri(None, call.named(names[modes.index(None)]).constant.notes))
+        # Weight modes from 3 on are those of Ascend 950.
+        newer = tri(isinstance(modes[0], int) and modes[0] > 2)
         return require(
             tri(modes in _MODES),
             f"the modes {', '.join(f'{n}={m}' for n, m in zip(names, modes, strict=True))} are no served set",
+            when=~newer | call.target.soc_in("A2", "A3", "310P"),
             at=call.named(given[0]) if given else call.place,
         )

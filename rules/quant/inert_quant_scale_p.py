@@ -59,7 +59,8 @@ class InertQuantScaleP(RunRule):
         scale = call.named("quant_scale_p")
         if scale.is_none.yes or call.target.soc_in("950").yes:
             return NOT_APPLICABLE
-        if call.arg("query").dtype.among(("float16", "bfloat16", "int8")).no:
-            # The 8-bit floats of 950.
+        eight_bit = call.arg("query").dtype.among(("float16", "bfloat16", "int8")).no
+        if (eight_bit or call.arg("query_quant_scale").given.yes) and call.target.soc is None:
+            # A quantised query is how 950 uses it.
             return undecided(call.target.soc_in("950"))
         return require(scale.is_none, "quant_scale_p has no effect on A2 and A3", at=scale)
