@@ -131,6 +131,8 @@ class PrologForm(Rule):
             return undecided(Tri(None, call.named(names[modes.index(None)]).constant.notes))
         # Weight modes from 3 on are those of Ascend 950.
         newer = tri(isinstance(modes[0], int) and modes[0] > 2)
+        if modes[0] not in (0, 1, 2):
+            return undecided(Tri(None))  # a mode of Ascend 950
         return require(
             tri(modes in _MODES),
             f"the modes {', '.join(f'{n}={m}' for n, m in zip(names, modes, strict=True))} are no served set",

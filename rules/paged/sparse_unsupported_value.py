@@ -122,7 +122,7 @@ class SparseUnsupportedValue(PagedRule):
             count = call.named("sparse_count")
             yield require(
                 count.constant.holds(_count),
-                f"{count.name} is {count.constant.get('?')}, served are 1 to 2048 and multiples of 1024 up to 8192",
+                f"{count.name} is {count.constant.get('?')}, not 1 to 2048 or a multiple of 1024 up to 8192",
                 when=count.given,
                 at=count,
             )
