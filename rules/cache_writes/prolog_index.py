@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, require
 from kvlint.contract.tri import YES, Tri, tri
 
 from ._common import PROLOG
@@ -79,6 +79,10 @@ class PrologIndex(Rule):
 
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges index, tokens and tables against the mode."""
+        if call.binding.surplus:
+            # Arguments have slid into other places; surplus-positional says so.
+            yield NOT_APPLICABLE
+            return
         mode, index = call.arg("cache_mode"), call.arg("slots")
         tokens = call.named("token_x")
         by_slot = mode.constant.holds(lambda value: str(value).startswith("PA"))
