@@ -53,7 +53,8 @@ class LocalSlotsForGatheredRows(Rule):
             class Writer:
                 def write(self, pool, rows, meta):
                     rows = torch.cat(self.group.all_gather(rows), dim=0)
-                    torch_npu.npu_scatter_nd_update_(pool.view(-1, pool.shape[-1]), meta.slots.view(-1, 1), rows)
+                    torch_npu.npu_scatter_nd_update_(pool.view(-1, pool.shape[-1]), meta.slots.view(-1, 1),
+                        rows)
         """,
         "local rows": """
             class Writer:

@@ -25,13 +25,13 @@ class MixedCacheFormats(Rule):
     """The writer stores NZ blocks and the reader views the cache as ND, or the other way round.
 
     ## What it does
-    Compares the ``cache_mode`` of the writers of a class with the rank that attention reads the same
-    memory with: a 5-D view is NZ, a 3-D or 4-D one is ND. A mode that is fixed while the view depends
-    on an option is reported for the option's other value.
+    Compares the ``cache_mode`` of the writers of a class with the rank that attention reads the same memory
+    with: a 5-D view is NZ, a 3-D or 4-D one is ND. A mode that is fixed while the view depends on an option
+    is reported for the option's other value.
 
     ## Why it is wrong
-    Both formats have the same number of bytes, so either view is accepted. Read in the wrong one, every
-    row is made of pieces of other rows and heads.
+    Both formats have the same number of bytes, so either view is accepted. Read in the wrong one, every row
+    is made of pieces of other rows and heads.
 
     ## Use instead
     Derive the mode and the view from the same option: ``"PA_NZ"`` with ``view(Bn, N, D // 16, Bs, 16)``,
@@ -146,7 +146,8 @@ class MixedCacheFormats(Rule):
                     return PROVED
                 mode = writer.arg("cache_mode").constant.get("?")
                 return violated(
-                    f"{arg.name} is read as {'NZ' if read_nz.yes else 'ND'}, but {writer.operator.name} writes "
+                    f"{arg.name} is read as {'NZ' if read_nz.yes else 'ND'}, but {writer.operator.name} "
+                    f"writes "
                     f"it with cache_mode={mode!r}",
                     arg,
                     (*nz.notes, *read_nz.notes),

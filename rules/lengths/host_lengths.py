@@ -74,7 +74,8 @@ class HostLengths(Rule):
             lens = torch.tensor(scheduled, dtype=torch.int32).npu()
             torch_npu.npu_sparse_flash_attention(
                 q, cache, cache, picked, 0.1, block_table=table, actual_seq_lengths_query=ends,
-                actual_seq_lengths_kv=lens, query_rope=qr, key_rope=kr, layout_query="TND", layout_kv="PA_BSND",
+                actual_seq_lengths_kv=lens, query_rope=qr, key_rope=kr, layout_query="TND",
+                layout_kv="PA_BSND",
                 sparse_mode=3, attention_mode=2)
         """,
         "device not visible": """

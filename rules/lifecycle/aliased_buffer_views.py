@@ -10,12 +10,12 @@ class AliasedBufferViews(Rule):
     """Several steps or groups hold views of one buffer.
 
     ## What it does
-    Reports a loop that refills one slot or length buffer and keeps a view of it for every round, and a list of
-    results of a method that fills a buffer of its object and returns a view of it.
+    Reports a loop that refills one slot or length buffer and keeps a view of it for every round, and a
+    list of results of a method that fills a buffer of its object and returns a view of it.
 
     ## Why it is wrong
-    All kept views show what the last round wrote. Earlier steps or other cache groups read the lengths or slots
-    of the last one, silently.
+    All kept views show what the last round wrote. Earlier steps or other cache groups read the lengths or
+    slots of the last one, silently.
 
     ## Use instead
     One buffer per step or group, or ``.clone()`` of the view.

@@ -10,12 +10,12 @@ class IgnoredAttentionType(Rule):
     """Encoder-only layers are declared but never told apart.
 
     ## What it does
-    Reports an enum of attention types with an encoder-only (or bidirectional) member that layers carry in an
-    attribute, when no code of the module ever reads the attribute or the enum.
+    Reports an enum of attention types with an encoder-only (or bidirectional) member that layers carry in
+    an attribute, when no code of the module ever reads the attribute or the enum.
 
     ## Why it is wrong
-    Every layer then runs with the same mask. Encoder-only models (rerankers, embedding models, vision towers) attend
-    to both sides; with a causal mask their scores are silently wrong.
+    Every layer then runs with the same mask. Encoder-only models (rerankers, embedding models, vision
+    towers) attend to both sides; with a causal mask their scores are silently wrong.
 
     ## Use instead
     Choose mask and sparse_mode by the layer's type.
@@ -48,7 +48,8 @@ class IgnoredAttentionType(Rule):
             class Backend:
                 def run(self, layer, q, k, v):
                     return torch_npu.npu_prompt_flash_attention(
-                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1, input_layout="BSH",
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
                         atten_mask=self.tri, sparse_mode=3)
         """,
     }
@@ -68,7 +69,8 @@ class IgnoredAttentionType(Rule):
                 def run(self, layer, q, k, v):
                     causal = layer.kind is Kind.DECODER
                     return torch_npu.npu_prompt_flash_attention(
-                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1, input_layout="BSH",
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
                         atten_mask=self.tri if causal else None, sparse_mode=3 if causal else 0)
         """,
     }
@@ -77,7 +79,8 @@ class IgnoredAttentionType(Rule):
         """Reports the statement."""
         detail = event.detail
         return violated(
-            f"{detail['owner']}.{detail['attribute']} may be {detail['enum']}.{detail['member']}, but nothing reads it: "
+            f"{detail['owner']}.{detail['attribute']} may be {detail['enum']}.{detail['member']}, but "
+            f"nothing reads it: "
             "every layer runs with the same mask",
             event.place,
             event.notes,

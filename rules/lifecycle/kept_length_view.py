@@ -14,8 +14,9 @@ class KeptLengthView(Rule):
     ``self.lens[i]`` without ``int()``.
 
     ## Why it is wrong
-    Python's ``max`` over a tensor and an index give a 0-d view. When the buffer is refilled for the next step the
-    remembered length changes with it: a mask that was built for the old length is taken for the new one.
+    Python's ``max`` over a tensor and an index give a 0-d view. When the buffer is refilled for the next
+    step the remembered length changes with it: a mask that was built for the old length is taken for the
+    new one.
 
     ## Use instead
     ``int(...)`` or ``.item()`` before keeping it.

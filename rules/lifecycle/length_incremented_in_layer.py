@@ -10,15 +10,15 @@ class LengthIncrementedInLayer(Rule):
     """A KV length is advanced inside a module that exists once per layer.
 
     ## What it does
-    Reports ``self.kv_len += 1``, ``kv_len.add_(1)``, ``cache.seen_tokens += n`` and the like in the methods
-    of attention, decoder-layer and cache classes that run once per layer. An increment under a test on the
-    layer number (``if layer_idx == 0:``) is right, and so is one in a runner or model class. A local
-    Python number (``kv_len = kv_len + 1``) is right too: the next layer starts from its own.
+    Reports ``self.kv_len += 1``, ``kv_len.add_(1)``, ``cache.seen_tokens += n`` and the like in the
+    methods of attention, decoder-layer and cache classes that run once per layer. An increment under a
+    test on the layer number (``if layer_idx == 0:``) is right, and so is one in a runner or model class.
+    A local Python number (``kv_len = kv_len + 1``) is right too: the next layer starts from its own.
 
     ## Why it is wrong
     Every layer of one forward pass has to see the same length. A counter that each layer advances is L
-    times too large after L layers: later layers write past the right slot and read rows that do not
-    exist yet. Nothing checks it, the numbers are wrong without an error.
+    times too large after L layers: later layers write past the right slot and read rows that do not exist
+    yet. Nothing checks it, the numbers are wrong without an error.
 
     ## Use instead
     Advance the length once per step in the code that drives the layers, and pass it down.
@@ -27,7 +27,8 @@ class LengthIncrementedInLayer(Rule):
     All attention operators and cache writers.
 
     ## Evidence
-    SU-08 and D12: the write offset and the length that attention reads belong to the step, not to the layer.
+    SU-08 and D12: the write offset and the length that attention reads belong to the step, not to the
+    layer.
     """
 
     code = "KV701"

@@ -10,12 +10,12 @@ class OverwrittenMetadata(Rule):
     """Shared metadata is compacted in place.
 
     ## What it does
-    Reports a function that takes a slice of a caller's buffer and moves entries within it:
-    ``slots = common.slots[:n]; slots[:k] = slots[::w]``.
+    Reports a function that takes a slice of a caller's buffer and moves entries within it: ``slots =
+    common.slots[:n]; slots[:k] = slots[::w]``.
 
     ## Why it is wrong
-    The slice is a view. The next consumer of the same metadata finds compacted entries and compacts them again:
-    its slots or lengths belong to other tokens.
+    The slice is a view. The next consumer of the same metadata finds compacted entries and compacts them
+    again: its slots or lengths belong to other tokens.
 
     ## Use instead
     Copy the slice to a private buffer first.
@@ -64,7 +64,8 @@ class OverwrittenMetadata(Rule):
         """Reports the statement."""
         buffer = event.detail["buffer"]
         return violated(
-            f"{event.detail['name']} is a view of {buffer}, which other consumers read: this moves its entries",
+            f"{event.detail['name']} is a view of {buffer}, which other consumers read: this moves its "
+            f"entries",
             event.place,
             event.notes,
             f"Copy {buffer} to a private buffer first.",

@@ -44,7 +44,8 @@ class MismatchedListEntry(Rule):
                     masks.append(torch.ones(n, total, dtype=torch.bool).triu(total - n + 1))
                 return [
                     torch_npu.npu_prompt_flash_attention(
-                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
+                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1,
+                        input_layout="BSH",
                         next_tokens=2147483647,
                         atten_mask=masks[i])  # KV240
                     for i, q in enumerate(qs)
@@ -62,7 +63,8 @@ class MismatchedListEntry(Rule):
                         masks.append(torch.ones(n, total, dtype=torch.bool).triu(total - n + 1))
                 return [
                     torch_npu.npu_prompt_flash_attention(
-                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
+                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1,
+                        input_layout="BSH",
                         next_tokens=2147483647, atten_mask=masks[i])
                     for i, q in enumerate(qs)
                 ]
@@ -75,7 +77,8 @@ class MismatchedListEntry(Rule):
                         masks.append(torch.ones(n, n, dtype=torch.bool).triu(1))
                 return [
                     torch_npu.npu_prompt_flash_attention(
-                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
+                        q, ks[i], vs[i], num_heads=8, num_key_value_heads=8, scale_value=0.1,
+                        input_layout="BSH",
                         next_tokens=2147483647, atten_mask=masks[i] if masked else None)
                     for i, q in enumerate(qs)
                 ]

@@ -90,9 +90,7 @@ class MlaFullQuantForm(MlaRule):
         )
         for role in ("key_quant_scale", "value_quant_scale"):
             scale = call.arg(role)
-            yield require(
-                scale.meant, f"{scale.name} is missing for an int8 query", when=when, at=call.place
-            )
+            yield require(scale.meant, f"{scale.name} is missing for an int8 query", when=when, at=call.place)
         for role in ("key_quant_mode", "value_quant_mode"):
             other = call.arg(role)
             yield require(

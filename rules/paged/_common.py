@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator
+from kvlint.contract.num import Num
 from kvlint.contract.rule import Rule
 from kvlint.contract.sizes import constant, equal, kept_apart
-from kvlint.contract.tri import NO, YES, Tri, all_of
-from kvlint.contract.values import Absent
+from kvlint.contract.tri import NO, YES, Fact, Tri, all_of, tri
+from kvlint.contract.values import Absent, Unknown
 
 
 class PagedRule(Rule):
@@ -46,15 +49,25 @@ def no_rope(call: Call) -> bool:
     return grouped and not any(given.yes for given in seen)
 
 
+def _own_axis(cache: Arg, size: Fact[Num]) -> int | None:
+    """Which axis of a tensor of unknown shape a number was read from."""
+    if not size.known or size.value.single is None or not isinstance(cache.value, Unknown):
+        return None
+    found = re.fullmatch(r"(.*)\.shape\[(\d+)\]", size.value.single.label)
+    return int(found.group(2)) if found and found.group(1) == cache.value.label else None
+
+
 def split_heads(call: Call, cache: Arg) -> Tri:
     """Whether a 4-D cache is (blocks, block, heads, dim), the order FIA does not know (contract 1.5).
 
     The author's own arguments tell: axis 1 is the block size and not the number of KV heads.
     """
     rank = cache.rank.equals(4)
+    block, heads = call.arg("block_size").number, call.kv_heads
+    if rank.unknown and _own_axis(cache, block) == 1 and _own_axis(cache, heads) == 2:
+        return tri(True, *block.notes, *heads.notes)
     if not rank.yes:
         return rank
-    block, heads = call.arg("block_size").number, call.kv_heads
     is_block = equal(cache.dim(1), block)
     not_heads = kept_apart(cache.dim(1), heads)
     if is_block.yes and (not_heads.yes or equal(cache.dim(2), heads).yes):

@@ -68,6 +68,16 @@ class BnbsndCache(PagedRule):
                 block_table=table, block_size=128, actual_seq_kvlen=lens,
             )
         """,
+        "sizes read off the cache": """
+            def attend(q, k_pool, v_pool, table, lens, heads):
+                blocks, block, kv_heads, dim = k_pool.shape
+                return torch_npu.npu_fused_infer_attention_score(
+                    q,
+                    k_pool,  # KV405
+                    v_pool, num_heads=heads, num_key_value_heads=kv_heads, scale=0.1, input_layout="BNSD",
+                    block_table=table, block_size=block, actual_seq_lengths_kv=lens,
+                )
+        """,
     }
     ok = {
         "flattened": """
@@ -118,7 +128,10 @@ class BnbsndCache(PagedRule):
             if wrong.unknown or not is_paged.yes:
                 yield undecided(wrong, is_paged)
             elif wrong.yes:
-                shape = ", ".join("?" if dim is None else dim.label for dim in cache.shape.value)
+                sizes = cache.shape.get(None)
+                shape = "blocks, block, heads, dim"
+                if sizes is not None:
+                    shape = ", ".join("?" if size is None else size.label for size in sizes)
                 yield violated(
                     f"the paged {cache.name} is ({shape}), but a 4-D cache is read as "
                     "(blocks, heads, block, dim): rejected, or wrong rows for one BNSD query token",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.calls import anything, call, either, outcome, tensor
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Outcome, Rule, find_rule
 from kvlint.contract.values import Content, LengthForm, Sequence, Tensor
-from support.calls import anything, call, either, outcome, tensor
 
 V1 = "npu_fused_infer_attention_score"
 IFA = "npu_incre_flash_attention"

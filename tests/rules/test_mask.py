@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.calls import anything, call, either, named, outcome, tensor
 
 from kvlint.contract.call import Call, Target
 from kvlint.contract.num import Num
 from kvlint.contract.rule import Outcome, Rule, find_rule
 from kvlint.contract.values import Content, Polarity, Tensor, Triangle
-from support.calls import anything, call, either, named, outcome, tensor
 
 V1 = "npu_fused_infer_attention_score"
 V2 = "npu_fused_infer_attention_score_v2"
