@@ -270,7 +270,7 @@ class Calls(Library):
         for value in [*args, *kwargs.values()]:
             for leaf in plain_leaves(value):
                 if isinstance(leaf, Ref):
-                    content = frame.state.heap.get(leaf.ident)
+                    content = self.deref(leaf, frame)
                     if isinstance(content, MapValue) and content.open is None:
                         frame.state.heap[leaf.ident] = MapValue(
                             content.entries, Note("it is handed to code that may add keys", site)

@@ -129,7 +129,7 @@ class Containers(Subscripts):
 
     def _update(self, ref: Ref, other: Value, frame: Frame, site: Site) -> None:
         """``ref.update(other)``."""
-        content = frame.state.heap.get(ref.ident)
+        content = self.deref(ref, frame)
         if not isinstance(content, MapValue):
             return
 
@@ -138,10 +138,10 @@ class Containers(Subscripts):
             # The keys of each arm count under its test.
             before = content
             self._update(ref, other.yes, frame, site)
-            yes = frame.state.heap[ref.ident]
+            yes = self.deref(ref, frame)
             frame.state.heap[ref.ident] = before
             self._update(ref, other.no, frame, site)
-            no = frame.state.heap[ref.ident]
+            no = self.deref(ref, frame)
             assert isinstance(yes, MapValue) and isinstance(no, MapValue)
             entries = {}
             for key in [*yes.entries, *(k for k in no.entries if k not in yes.entries)]:
@@ -264,7 +264,7 @@ class Containers(Subscripts):
             for other in args:
                 self._update(receiver, other, frame, site)
             if kwargs:
-                current = frame.state.heap[receiver.ident]
+                current = self.deref(receiver, frame)
                 assert isinstance(current, MapValue)
                 frame.state.heap[receiver.ident] = MapValue(
                     with_entries(current.entries, kwargs), current.open

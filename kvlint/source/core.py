@@ -91,6 +91,8 @@ class Core:
         self._busy: set[Hashable] = set()
         self._funcs: dict[Any, Func] = {}
         self._serial = 0
+        # What deferred calls built, for the paths that did not ask for the result themselves.
+        self._built: dict[Hashable, Value] = {}
         self.op_functions: dict[str, frozenset[str]] = {}
         self.nested: list[tuple[Func, State]] = []
         self.views: list[tuple[Site, Tensor, Frame]] = []
@@ -198,7 +200,8 @@ class Core:
                 else joined(left, right)
             )
         for ident in yes.heap.keys() | no.heap.keys():
-            left, right = yes.heap.get(ident), no.heap.get(ident)
+            built = self._built.get(ident)
+            left, right = yes.heap.get(ident, built), no.heap.get(ident, built)
             if left is None or right is None:
                 result.heap[ident] = left or right or ABSENT
             elif left is right:
@@ -316,7 +319,8 @@ class Core:
                 return replace(unknown, reason="the call costs too much to follow")
             result, final = answer
             for ident, content in (final.heap if final is not None else {}).items():
-                call.state.heap.setdefault(ident, content)
+                if ident not in call.state.heap:
+                    call.state.heap[ident] = self._built[ident] = content
             return result
         finally:
             self.recording = recording
@@ -367,7 +371,7 @@ class Core:
     def deref(self, value: Value, frame: Frame) -> Value:
         """The content of a container."""
         if isinstance(value, Ref):
-            return frame.state.heap.get(value.ident, value)
+            return frame.state.heap.get(value.ident) or self._built.get(value.ident, value)
         if isinstance(value, Frozen):
             return value.content
         return value
@@ -433,7 +437,7 @@ class Core:
     def _frozen(self, value: Value, frame: Frame) -> Value:
         """A value that outlives its frame: containers keep their content beside the reference."""
         if isinstance(value, Ref):
-            content = frame.state.heap.get(value.ident)
+            content = self.deref(value, frame)
             if isinstance(content, (MapValue, Sequence)):
                 return Frozen(content, {k: v for k, v in frame.state.heap.items()}, place=value.place)
         return value

@@ -333,7 +333,8 @@ class Interpreter(Calls):
         frame.state = head
         if isinstance(node, cst.For) and element is not None:
             self.assign(node.target, element, frame)
-        entered = frame.state
+        # The head stays as it is: the loop may run no round at all.
+        entered = frame.state.copy()
         if isinstance(node, cst.While):
             test = self.condition(node.test, frame)
             if isinstance(test, tuple):
@@ -376,8 +377,9 @@ class Interpreter(Calls):
                     (old, Unknown(("loop", id(node), name), label, "it changes in a loop"))
                 )
         for ident, content in after.heap.items():
-            if ident in before.heap and before.heap[ident] is not content:
-                head.heap[ident] = self._widened(before.heap[ident], content)
+            old = before.heap.get(ident) or self._built.get(ident)
+            if old is not None and old is not content:
+                head.heap[ident] = self._widened(old, content)
 
     def _widened(self, old: Value, new: Value) -> Value:
         """A container that a loop body changes."""
@@ -488,7 +490,7 @@ class Interpreter(Calls):
         key = self._subscript_key(target, frame)
         for leaf in plain_leaves(base):
             if isinstance(leaf, Ref):
-                content = frame.state.heap.get(leaf.ident)
+                content = self.deref(leaf, frame)
                 if isinstance(content, MapValue):
                     if isinstance(key, Const) and is_hashable(key.value):
                         entries = dict(content.entries)
@@ -524,7 +526,7 @@ class Interpreter(Calls):
         key = self._subscript_key(target, frame)
         for leaf in plain_leaves(self.force(base)):
             if isinstance(leaf, Ref):
-                content = frame.state.heap.get(leaf.ident)
+                content = self.deref(leaf, frame)
                 if isinstance(content, MapValue) and isinstance(key, Const):
                     frame.state.heap[leaf.ident] = MapValue(
                         {k: v for k, v in content.entries.items() if k != key.value}, content.open
@@ -537,12 +539,12 @@ class Interpreter(Calls):
         site = Site(frame.chunk, node)
         if operator == "|":
             for leaf in plain_leaves(self.force(left)):
-                if isinstance(leaf, Ref) and isinstance(frame.state.heap.get(leaf.ident), MapValue):
+                if isinstance(leaf, Ref) and isinstance(self.deref(leaf, frame), MapValue):
                     self._update(leaf, right, frame, site)
                     return
         if operator == "+":
             for leaf in plain_leaves(self.force(left)):
-                if isinstance(leaf, Ref) and isinstance(frame.state.heap.get(leaf.ident), Sequence):
+                if isinstance(leaf, Ref) and isinstance(self.deref(leaf, frame), Sequence):
                     frame.state.heap[leaf.ident] = Sequence(
                         None, "list", key=("extended", id(node)), label="list", place=site
                     )

@@ -131,7 +131,7 @@ class Operations(Names):
                 return Const(found, place=site)
         first, second = self.deref(a, frame), self.deref(b, frame)
         if isinstance(first, MapValue) and operator == "|":
-            ref = Ref(("union", id(site.node), id(frame)), place=site)
+            ref = Ref(("union", self._next()), place=site)
             frame.state.heap[ref.ident] = first
             self._update(ref, b, frame, site)
             return ref
