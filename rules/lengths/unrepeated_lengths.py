@@ -25,7 +25,7 @@ class UnrepeatedLengths(LengthRule):
     layout with `sparse_mode=3` and lengths per request.
 
     ## Ops and versions
-    FIA v1 and v2, npu_incre_flash_attention. All versions.
+    FIA v1 and v2, npu_incre_flash_attention, _npu_paged_attention and its MLA form. All versions.
 
     ## Evidence
     D05, D14: decode checker of ops-transformer (CANN 8.5 snapshot), a fix in lmdeploy.
@@ -37,6 +37,7 @@ class UnrepeatedLengths(LengthRule):
     confidence = Confidence.MEDIUM
     contract = ("D05", "D14")
     families = ("fia", "ifa")
+    operators = ("_npu_paged_attention", "_npu_paged_attention_mla")
     bad = {
         "lengths per request": """
             def prefill(q, kc, vc, table, q_lens, kv_lens):
