@@ -68,10 +68,10 @@ def _label(value: Value) -> str | None:
 
 
 def readers(call: Call, target: Arg) -> Iterator[tuple[Call, Arg]]:
-    """Attention calls of the same function whose key or value is the very tensor, in its own shape."""
+    """Attention calls of the same class whose key or value is the very tensor, in its own shape."""
     if call.scope is None or not target.identity.known:
         return
-    for other in call.scope.calls:
+    for other in call.scope.peers or call.scope.calls:
         if other.operator.family not in ("fia", "ifa", "pfa"):
             continue
         for role in ("key", "value"):

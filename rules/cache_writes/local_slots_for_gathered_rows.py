@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, undecided, violated
-from kvlint.contract.tri import Tri
+from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, violated
 
 
 class LocalSlotsForGatheredRows(Rule):
@@ -73,13 +72,11 @@ class LocalSlotsForGatheredRows(Rule):
             rows = call.arg(role)
             content, cut = rows.content, slots.content
             if not content.known or not cut.known:
-                yield undecided(Tri(None, (*content.notes, *cut.notes)[:1]))
-            elif content.value.gathered and "local" in (cut.value.cut or ""):
+                continue
+            if content.value.gathered and "local" in (cut.value.cut or ""):
                 yield violated(
                     f"{rows.name} holds the rows of every rank, {slots.name} is cut at {cut.value.cut}",
                     slots,
                     (*content.notes, *cut.notes),
                     "Keep the full slot mapping when rows are gathered.",
                 )
-            else:
-                yield NOT_APPLICABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
@@ -11,6 +12,8 @@ from kvlint.contract.tri import Tri
 
 from ._common import SCATTER, readers
 
+_HEADS = re.compile(r"(^|[._])(n_?|num_)?(kv_?)?heads?($|_)")
+_LENGTH = re.compile(r"(len|seq|length|ctx|context|tokens|block|page|positions?)")
 _SEQUENCE = {"BSH": 1, "BSND": 1, "BNSD": 2, "BNSD_BSND": 2}
 
 
@@ -19,9 +22,9 @@ class ScatterAxis(Rule):
 
     ## What it does
     Judges the `axis` of scatter_update and scatter_update_ from what is visible: the axis along which the
-    cache and the new rows differ in size, the `input_layout` of an attention call in the same function that
-    reads the same tensor (BSH and BSND: 1, BNSD: 2), and a block table there, which means that axis 0 of
-    the tensor are blocks.
+    cache and the new rows differ in size; the axis that the allocation names after heads; the
+    `input_layout` of an attention call in the same class that reads the same tensor (BSH and BSND: 1, BNSD:
+    2), and a block table there, which means that axis 0 of the tensor are blocks.
 
     ## Why it is wrong
     indices[b] is an offset along `axis` in row b of the cache. Along the head axis, or in a paged cache,
@@ -57,6 +60,24 @@ class ScatterAxis(Rule):
         "sizes tell": """
             cache = torch.zeros(8, 4096, 1024, dtype=torch.float16)
             torch_npu.scatter_update_(cache, lens, hidden.view(8, 1, 1024), axis=2)  # KV610
+        """,
+        "the allocation names the axis": """
+            class Layer:
+                def __init__(self, batch, max_len, kv_heads, dim):
+                    self.k = torch.zeros(batch, max_len, kv_heads, dim, dtype=torch.float16)
+
+                def write(self, new, lens):
+                    torch_npu.scatter_update_(self.k, lens, new, -2)  # KV610
+        """,
+        "layout in another method": """
+            class Layer:
+                def write(self, new, lens):
+                    torch_npu.scatter_update_(self.k_cache, lens, new, 1)  # KV610
+
+                def attend(self, q, lens, heads):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, self.k_cache, self.k_cache, num_heads=heads, scale=0.1, input_layout="BNSD",
+                        actual_seq_lengths_kv=lens)
         """,
         "paged cache": """
             def step(q, pool, new, lens, table, heads):
@@ -107,7 +128,16 @@ class ScatterAxis(Rule):
             yield undecided(axis_arg.constant.equals(number))
             return
         yield from self._sizes(data, updates, axis_arg, number)
-        yield self._reader(call, data, axis_arg, number)
+        named = self._named(data, number)
+        if named is not None:
+            yield violated(
+                f"{axis_arg.name}={number} is the axis of {named} in this cache, not the sequence",
+                axis_arg,
+                data.shape.notes,
+                "Pass the axis of the sequence.",
+            )
+        else:
+            yield self._reader(call, data, axis_arg, number)
 
     @staticmethod
     def _sizes(data: Arg, updates: Arg, axis_arg: Arg, number: int) -> Iterator[Verdict]:
@@ -129,6 +159,18 @@ class ScatterAxis(Rule):
                 )
                 return
         yield PROVED
+
+    @staticmethod
+    def _named(data: Arg, number: int) -> str | None:
+        """What the author calls the axis, where that is a number of heads and another axis is the length."""
+        shape = data.shape.get(None)
+        if shape is None or not -len(shape) <= number < len(shape):
+            return None
+        names = ["" if size is None or size.single is None else size.single.label.lower() for size in shape]
+        name = names[number % len(shape)]
+        others = [other for axis, other in enumerate(names) if axis != number % len(shape)]
+        lengthy = any(_LENGTH.search(other) for other in others)
+        return name if lengthy and _HEADS.search(name) and not _LENGTH.search(name) else None
 
     @staticmethod
     def _reader(call: Call, data: Arg, axis_arg: Arg, number: int) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, violated
 
 
 class MismatchedListEntry(Rule):
@@ -86,14 +86,12 @@ class MismatchedListEntry(Rule):
     }
 
     def check(self, call: Call) -> Iterable[Verdict]:
-        """Judges every argument that is passed."""
+        """Judges the arguments that are picked from a list of this kind."""
         for arg in call.args():
-            verdict = require(
-                ~arg.misindexed,
-                f"{arg.name} is picked by request from a list with more entries than requests",
-                when=arg.given & arg.is_tensor,
-                at=arg,
-                fix="Append one entry per request.",
-            )
-            if arg.param.role in ("mask", "block_table", "q_lens", "kv_lens"):
-                yield verdict
+            if arg.param.role in ("mask", "block_table", "q_lens", "kv_lens") and arg.misindexed.yes:
+                yield violated(
+                    f"{arg.name} is picked by request from a list with more entries than requests",
+                    arg,
+                    arg.misindexed.notes,
+                    "Append one entry per request.",
+                )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require
-from kvlint.contract.tri import YES
+from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, violated
 
 
 class RegroupedPlanes(Rule):
@@ -86,13 +85,11 @@ class RegroupedPlanes(Rule):
     def check(self, call: Call) -> Iterable[Verdict]:
         """Judges key and value apart."""
         for role in ("key", "value", "key_cache", "value_cache"):
-            if not call.has(role):
-                continue
             arg = call.arg(role)
-            yield require(
-                ~arg.regrouped,
-                f"{arg.name} is a plane of a view that mixes keys and values",
-                when=call.arg("block_table").given if call.has("block_table") else YES,
-                at=arg,
-                fix="Take the planes apart before viewing them with another block size.",
-            )
+            if call.has(role) and arg.regrouped.yes and call.arg("block_table").given.yes:
+                yield violated(
+                    f"{arg.name} is a plane of a view that mixes keys and values",
+                    arg,
+                    arg.regrouped.notes,
+                    "Take the planes apart before viewing them with another block size.",
+                )
