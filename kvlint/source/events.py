@@ -93,12 +93,14 @@ def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             target, how = node.target, "incremented"
             base = target.value if isinstance(target, ast.Subscript) else target
-            if isinstance(base, ast.Name) and base.id not in tensors:
+            shared = tensors if _entry(target) is None else _parameters(method)
+            if isinstance(base, ast.Name) and base.id not in shared:
                 # A local number or copy: the next layer starts from its own.
                 continue
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
-            if not (isinstance(target, ast.Attribute) and _is_sum_with(node.value, target)):
+            entry = _entry(target) is not None and _entry_owner(target) in _parameters(method)
+            if not ((isinstance(target, ast.Attribute) or entry) and _is_sum_with(node.value, target)):
                 continue
             how = "incremented"
         elif (
@@ -120,7 +122,7 @@ def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]
             continue
         bare = target.value if isinstance(target, ast.Subscript) else target
         name = bare.attr if isinstance(bare, ast.Attribute) else bare.id if isinstance(bare, ast.Name) else ""
-        if not _LENGTH.fullmatch(name):
+        if not _LENGTH.fullmatch(_entry(target) or name):
             continue
         yield Event(
             "length-incremented",
@@ -144,6 +146,17 @@ def _statements(body: list[ast.stmt], guarded: bool) -> Iterator[tuple[ast.stmt,
                 yield from _statements(inner, inside)
         for handler in getattr(node, "handlers", []):
             yield from _statements(handler.body, guarded)
+
+
+def _entry(target: ast.expr) -> str | None:
+    """The key in ``metadata["kv_len"]``."""
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        return target.slice.value if isinstance(target.slice.value, str) else None
+    return None
+
+
+def _entry_owner(target: ast.expr) -> str:
+    return target.value.id if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) else ""
 
 
 def _is_sum_with(value: ast.expr, target: ast.expr) -> bool:
