@@ -197,12 +197,55 @@ class Usage:
         return False
 
     def used_later(self, node: cst.CSTNode) -> bool:
-        """Whether the variable passed as an argument is read again after the call, or in a loop around it."""
-        value = node.value if isinstance(node, cst.Arg) else node
-        if not isinstance(value, cst.Name):
+        """Whether the variable passed as an argument, or one it is a view of, is read after the call."""
+        name = _viewed(node.value if isinstance(node, cst.Arg) else node)
+        if name is None:
             return False
-        position = self._order.get(value, 0)
-        reads = self._reads.get(value.value, [])
+        position = self._order.get(name, 0)
         call: cst.CSTNode | None = self._parents.get(node)
         inside = {id(item) for item in walk(call)} if call is not None else set()
-        return any(self._order[r] > position and id(r) not in inside for r in reads)
+        for _ in range(MAX_VIEWS):
+            reads = self._reads.get(name.value, [])
+            if any(self._order[r] > position and id(r) not in inside for r in reads):
+                return True
+            stores = [s for s in self._stores.get(name.value, []) if self._order[s] < position]
+            target = self._parents.get(stores[-1]) if stores else None
+            assign = self._parents.get(target) if isinstance(target, cst.AssignTarget) else None
+            source = _viewed(assign.value) if isinstance(assign, cst.Assign) else None
+            if source is None:
+                return False
+            name = source
+        return False
+
+
+MAX_VIEWS = 8
+_VIEWS = frozenset(
+    (
+        "view",
+        "view_as",
+        "transpose",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "select",
+        "narrow",
+        "expand",
+        "unflatten",
+        "detach",
+        "movedim",
+    )
+)
+
+
+def _viewed(node: cst.CSTNode) -> cst.Name | None:
+    """The variable that an expression is a view of: ``x`` in ``x.view(n, -1)[0]``."""
+    while not isinstance(node, cst.Name):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value not in _VIEWS:
+                return None
+            node = node.func.value
+        elif isinstance(node, cst.Subscript):
+            node = node.value
+        else:
+            return None
+    return node
