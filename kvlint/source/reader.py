@@ -83,6 +83,8 @@ class _Reading:
         self.module = module
         self.target = target
         self.operators = catalogue.names()
+        # Names that may stand for an operator in a call.
+        self.callees = self.operators | _aliases(module.tree, self.operators)
         self._trees: dict[Any, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         self.definitions = list(self._definitions(module.tree.body, None))
 
@@ -97,7 +99,7 @@ class _Reading:
             func = self._function(definition)
             if func is None:
                 continue
-            self.interpreter.limit = MAX_STEPS if definition.names & self.operators else CALLER_STEPS
+            self.interpreter.limit = MAX_STEPS if definition.names & self.callees else CALLER_STEPS
             self._evaluate(func)
             self._trees[func.node] = definition.node
         self._module_level()
@@ -170,7 +172,7 @@ class _Reading:
 
     def _roots(self) -> list[_Definition]:
         """Functions with an operator's name in them, and the functions of this file that call those."""
-        direct = [d for d in self.definitions if d.names & self.operators]
+        direct = [d for d in self.definitions if d.names & self.callees]
         carriers = {d.node.name for d in direct}
         chosen = list(direct)
         picked = {id(d) for d in direct}
@@ -219,7 +221,7 @@ class _Reading:
                 node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
             )
         ]
-        if not any(_mentioned(node) & self.operators for node in statements):
+        if not any(_mentioned(node) & self.callees for node in statements):
             return
         state = State()
         interpreter = self.interpreter
@@ -272,6 +274,26 @@ class _Reading:
         ):
             return replace(value, copied=None, storage=None)
         return value
+
+
+def _aliases(tree: ast.AST, operators: frozenset[str]) -> frozenset[str]:
+    """Names and attributes that the module gives to an operator itself, not to what a call returned."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.update(a.asname for a in node.names if a.asname and a.name in operators)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            if not _mentioned(node.value) & operators:
+                continue
+            called = {id(n.func) for n in ast.walk(node.value) if isinstance(n, ast.Call)}
+            if any(id(n) not in called and _named(n) in operators for n in ast.walk(node.value)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(_named(t) for t in targets)
+    return frozenset(found - {""})
+
+
+def _named(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _mentioned(node: ast.AST) -> frozenset[str]:
