@@ -59,6 +59,12 @@ class UnfilledOutput(Rule):
                     is_output_kv=False)
                 return k_rope.squeeze(1)  # KV613
         """,
+        "indexed": """
+            def prefill(kv, gamma, cos, sin, slots, rope, nope):
+                found = torch_npu.npu_kv_rmsnorm_rope_cache(
+                    kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA")
+                return torch.cat([found[3], found[2]], dim=-1)  # KV613
+        """,
         "Norm ignores the flag": """
             def prefill(kv, gamma, cos, sin, offsets, rope, nope):
                 _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
@@ -92,7 +98,11 @@ class UnfilledOutput(Rule):
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges the results that are computed with."""
         flag, mode = call.arg("is_output_kv"), call.arg("cache_mode")
-        used = [index for index in _FILLED_ON_REQUEST[call.operator.name] if index in call.use.touched]
+        # A result that is indexed is wanted; one that is unpacked may only be passed on.
+        reads = dict(call.use.touched)
+        if call.use.unpacked is None:
+            reads.update(call.use.read or {})
+        used = [index for index in _FILLED_ON_REQUEST[call.operator.name] if index in reads]
         if not used:
             yield NOT_APPLICABLE
             return
@@ -105,7 +115,7 @@ class UnfilledOutput(Rule):
             index = used[0]
             yield violated(
                 f"result {index + 1} of {call.operator.name} is not filled, because {why}",
-                call.use.touched[index],
+                reads[index],
                 off.notes if off.yes else inert.notes,
                 f"Pass {flag.name}=True with a PA mode, or read the rows from the cache.",
             )
