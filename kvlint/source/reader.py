@@ -10,7 +10,7 @@ from typing import Any
 
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, bind
-from kvlint.contract.values import ABSENT, Tensor, Value
+from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
 
 from .chunk import Chunk, Site
 from .evaluate import Interpreter
@@ -255,7 +255,8 @@ class _Reading:
         values: dict[str, Value] = dict(binding.values)
         for param in operator.params:
             values[param.name] = settled(values[param.name], "Tensor" in param.type)
-            if param.mutated and use.dropped is not False:
+            # npu_kv_rmsnorm_rope_cache writes its caches without saying so.
+            if param.mutated or param.role in ("rope_cache", "nope_cache"):
                 values[param.name] = self._settled(
                     values.get(param.name, ABSENT), binding.places.get(param.name), usage
                 )
@@ -266,14 +267,19 @@ class _Reading:
 
     def _settled(self, value: Value, place: Any, usage: Usage) -> Value:
         """A copy that is used later (returned, copied back) is no lost write."""
-        if (
-            isinstance(value, Tensor)
-            and value.copied is not None
-            and isinstance(place, Site)
-            and usage.used_later(place.node)
-        ):
-            return replace(value, copied=None, storage=None)
+        if isinstance(place, Site) and usage.used_later(place.node):
+            return _uncopied(value)
         return value
+
+
+def _uncopied(value: Value) -> Value:
+    if isinstance(value, Choice):
+        return replace(value, yes=_uncopied(value.yes), no=_uncopied(value.no))
+    if isinstance(value, Join):
+        return replace(value, options=tuple(_uncopied(option) for option in value.options))
+    if isinstance(value, Tensor) and value.copied is not None:
+        return replace(value, copied=None, storage=None)
+    return value
 
 
 def _aliases(tree: ast.AST, operators: frozenset[str]) -> frozenset[str]:
