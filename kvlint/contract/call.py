@@ -182,6 +182,10 @@ class Arg:
             if isinstance(value, Unknown):
                 if value.is_tensor:
                     return NO
+                tested = decide(Cond("none", value.key), self.call.assumed)
+                if tested is not None:
+                    says = "is" if tested else "is not"
+                    return tri(tested, Note(f"{value.label} {says} None on this path", value.place))
                 return unknown(_why(value), value.place)
             return NO
 
@@ -226,6 +230,11 @@ class Arg:
                 return Fact.of(value.value, Note(f"{self.name} is {value.value!r}", value.place))
             if isinstance(value, Number) and value.num.const is not None:
                 return Fact.of(value.num.const, Note(f"{self.name} is {value.num.label}", value.place))
+            if isinstance(value, Unknown):
+                for cond, holds in self.call.assumed.items():
+                    if holds and cond.key == value.key and cond.kind in ("eq", "none"):
+                        note = Note(f"{value.label} is {cond.const!r} on this path", value.place)
+                        return Fact.of(cond.const, note)
             return Fact.unknown(_why(value), value.place)
 
         return self.ask(question)
