@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,11 @@ from .torchlib import (
     as_tensor,
     key_of,
     label_of,
+)
+
+# In-place methods that change the form only.
+KEEP_ELEMENTS = frozenset(
+    ("requires_grad_", "share_memory_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_")
 )
 
 
@@ -457,6 +462,8 @@ class Calls(Library):
 
         result = self.lift(apply, values, frame)
         if name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
+            if name not in KEEP_ELEMENTS:
+                self._changed(receiver, frame, but=receiver.key)
             self._rebind(node, receiver, result, frame)
         return result
 
@@ -515,12 +522,17 @@ class Calls(Library):
             None, "list", None, piece, key=("all_gather", tensor.key), label="all_gather(...)", place=site
         )
 
-    def _changed(self, tensor: Tensor, frame: Frame) -> None:
-        """Part of a tensor was overwritten: its content is no longer what built it."""
+    def _changed(self, tensor: Tensor, frame: Frame, but: Hashable = None) -> None:
+        """A tensor was written to: what shares its memory no longer holds what it was built with.
+
+        ``but`` is a view that is known to hold something else now.
+        """
         self._serial += 1
         serial = self._serial
 
         def fresh(value: Value) -> Value:
+            if isinstance(value, Tensor) and but is not None and value.key == but:
+                return value
             if isinstance(value, Tensor) and (
                 value.key == tensor.key or (tensor.storage is not None and value.storage == tensor.storage)
             ):

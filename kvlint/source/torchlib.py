@@ -380,6 +380,9 @@ def dims_of(args: list[Value]) -> tuple[Num | None, ...] | None:
         return None if items is None else tuple(number_of(item) for item in items)
     if any(isinstance(arg, Sequence) for arg in args):
         return None
+    if len(args) == 1 and isinstance(args[0], Unknown) and "shape" in args[0].label.lower():
+        # By its name it holds all sizes.
+        return None
     sizes = tuple(number_of(arg) for arg in args)
     return sizes if sizes else None
 
@@ -645,6 +648,9 @@ def _same(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: 
 
 
 def _clone(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
+    if tensor.gaps:
+        # Only a tensor without gaps keeps the order of its axes.
+        tensor = replace(tensor, gaps=False, strided=tensor.strided if tensor.order is not None else None)
     return replace(
         tensor,
         key=("clone", tensor.key),
@@ -1187,7 +1193,10 @@ def _reduce(name: str) -> Callable[..., Value | None]:
                 place=site,
             )
         content = Content(counts=tensor.content.counts or tensor.content.lengths is not None)
-        return _derived(tensor, (name,), site, shape=(), content=content, label=f"{tensor.label}.{name}()")
+        result = _derived(tensor, (name,), site, shape=(), content=content, label=f"{tensor.label}.{name}()")
+        if name == "sum" and tensor.dtypes and all(dtype in _RANK for dtype in tensor.dtypes):
+            return replace(result, dtypes=("int64",))
+        return result
 
     return handler
 
@@ -1238,6 +1247,10 @@ def _masked_fill(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value],
 
 def _not(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     return invert(tensor, site)
+
+
+def _logical_not(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
+    return replace(invert(tensor, site), dtypes=("bool",))
 
 
 def invert(tensor: Tensor, site: Any) -> Tensor:
@@ -1644,10 +1657,10 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
     if isinstance(amounts, Sequence) and amounts.items is not None and len(amounts.items) >= 2:
         before, after = number_of(amounts.items[0]), number_of(amounts.items[1])
         padding = before + after if before is not None and after is not None else None
-        if before == Num.of(1) and after == Num.of(0) and bound.get("value") is None:
-            # A leading zero: the running sums start where the first sequence does.
-            if tensor.content.lengths is LengthForm.CUMULATIVE:
-                content = Content(lengths=LengthForm.CUMULATIVE)
+        leading_zero = before == Num.of(1) and after == Num.of(0) and bound.get("value") is None
+        if leading_zero and tensor.content.lengths is LengthForm.CUMULATIVE:
+            # The running sums start where the first sequence does.
+            content = Content(lengths=LengthForm.CUMULATIVE)
     if (
         own is not None
         and isinstance(amounts, Sequence)
@@ -1720,7 +1733,7 @@ _METHODS: dict[str, Callable[..., Value | None]] = {
     "sum": _reduce("sum"),
     "repeat_interleave": _repeat_interleave,
     "masked_fill": _masked_fill,
-    "logical_not": _not,
+    "logical_not": _logical_not,
     "bitwise_not": _not,
     "new_zeros": _new("new_zeros", 0),
     "new_ones": _new("new_ones", 1),
