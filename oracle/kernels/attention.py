@@ -243,7 +243,7 @@ def _decode_plan(name: str, mask: Tensor | None, mode: int, request: int, keys: 
         row = mask.reshape(-1)[: max(0, keys - skip)]
     else:
         flat = mask.reshape(mask.shape[0], -1)
-        if flat.shape[0] not in (1, request + 1) and flat.shape[0] <= request:
+        if flat.shape[0] != 1 and flat.shape[0] <= request:
             raise KernelError(f"{name}: atten_mask has {flat.shape[0]} rows, fewer than the batch")
         row = flat[request if flat.shape[0] > 1 else 0]
         if row.numel() < keys - skip:
