@@ -53,12 +53,14 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Result:
     """``out`` ``[N, R, Dv]`` and ``lse`` ``[N, R]`` of the rows ``rows`` of one request; ``dead`` ``[N, R]``
-    is True for rows that see no key."""
+    is True for rows that see no key; ``spread`` ``[N, R]`` is the 2-norm of the softmax weights, which says how
+    much independent rounding of the weights can move the row (1 when one key takes all)."""
 
     rows: Tensor
     out: Tensor
     lse: Tensor
     dead: Tensor
+    spread: Tensor
 
 
 def attend(
@@ -68,11 +70,12 @@ def attend(
     sink: Tensor | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
+    spread: bool = True,
 ) -> list[Result]:
     """Attention of every request, in order. Requests of equal shape are computed together.
 
     ``scale``: factor of the scores; ``sink``: ``[N]`` extra logit per head; ``dtype``: float64 or float32, the
-    precision of every step.
+    precision of every step; ``spread``: also compute :attr:`Result.spread` (one more pass over the weights).
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, request in enumerate(requests):
@@ -87,7 +90,7 @@ def attend(
             together = max(1, SCORE_BUDGET // (n_heads * min(rows, _ROW_BLOCK) * _KEY_BLOCK))
             for first in range(0, len(members), together):
                 part = members[first : first + together]
-                found = _attend_group([requests[i] for i in part], scale, sink, dtype, torch.device(device))
+                found = _attend_group([requests[i] for i in part], scale, sink, dtype, torch.device(device), spread)
                 results.update(zip(part, found, strict=True))
     return [results[i] for i in range(len(requests))]
 
@@ -113,7 +116,12 @@ def _shape_key(request: Request) -> tuple[object, ...]:
 
 
 def _attend_group(
-    group: list[Request], scale: float, sink: Tensor | None, dtype: torch.dtype, device: torch.device
+    group: list[Request],
+    scale: float,
+    sink: Tensor | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    with_spread: bool,
 ) -> list[Result]:
     heads, _, dim = group[0].q.shape
     kv_heads, out_dim = group[0].k.heads, group[0].v.dim
@@ -123,6 +131,7 @@ def _attend_group(
     out = torch.zeros(batch, heads, count, out_dim, dtype=dtype, device=device)
     lse = torch.full((batch, heads, count), math.inf, dtype=dtype, device=device)
     dead = torch.ones(batch, heads, count, dtype=torch.bool, device=device)
+    spread = torch.zeros(batch, heads, count, dtype=dtype, device=device)
     row_block = max(1, min(_ROW_BLOCK, SCORE_BUDGET // (batch * heads * _KEY_BLOCK)))
     for start in range(0, count, row_block):
         stop = min(count, start + row_block)
@@ -132,6 +141,7 @@ def _attend_group(
         q = q.to(device=device, dtype=dtype).mul(scale).reshape(batch * kv_heads, per_kv * n, dim)
         peak = torch.full((batch * kv_heads, per_kv * n, 1), -math.inf, dtype=dtype, device=device)
         total = torch.zeros_like(peak)
+        squares = torch.zeros_like(peak)
         acc = torch.zeros(batch * kv_heads, per_kv * n, out_dim, dtype=dtype, device=device)
         for lo, hi, masked in _tiles(group, blocks, max(1, SCORE_BUDGET // (batch * heads * n))):
             k = _stack([_read(r.k, lo, hi, dtype, device) for r in group]).flatten(0, 1)
@@ -149,6 +159,8 @@ def _attend_group(
             s.sub_(safe).exp_()
             decay = (peak - safe).exp_()
             total = total.mul_(decay).add_(s.sum(-1, keepdim=True))
+            if with_spread:
+                squares = squares.mul_(decay.square()).add_(torch.linalg.vector_norm(s, dim=-1, keepdim=True).square_())
             acc = acc.mul_(decay).baddbmm_(s, v)
             peak = new
         none = total == 0
@@ -159,13 +171,15 @@ def _attend_group(
             top = torch.maximum(peak, logit)
             decay = (peak - top).exp_()
             acc = acc.mul_(decay)
+            squares = squares.mul_(decay.square())
             denominator = total * decay + (logit - top).exp_()
         shape = (batch, heads, n)
         value = torch.where(none, 0.0, acc / torch.where(none, 1.0, denominator))
         out[:, :, start:stop] = value.view(*shape, out_dim)
         lse[:, :, start:stop] = torch.where(none, math.inf, peak + total.log()).view(shape)
         dead[:, :, start:stop] = none.view(shape)
-    return [Result(ids, out[b], lse[b], dead[b]) for b, ids in enumerate(row_ids)]
+        spread[:, :, start:stop] = (squares.sqrt() / torch.where(none, 1.0, denominator)).view(shape)
+    return [Result(ids, out[b], lse[b], dead[b], spread[b]) for b, ids in enumerate(row_ids)]
 
 
 def _tiles(group: list[Request], blocks: list[Tensor], budget: int) -> list[tuple[int, int, bool]]:

@@ -25,16 +25,19 @@ COMPRESSED = 2048
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """Rows of one request: ``rows`` ``[R]`` token indices inside the request, ``out`` ``[N, R, Dv]``, ``lse`` and
-    ``dead`` ``[N, R]``, ``undefined`` ``[R]`` (the call leaves the row open)."""
+    """Rows of one request: ``rows`` ``[R]`` token indices inside the request, ``out`` ``[N, R, Dv]``, ``lse``,
+    ``dead`` and ``spread`` ``[N, R]`` (see :class:`~.attention.Result`), ``undefined`` ``[R]`` (the call leaves
+    the row open); ``value_peak`` and ``value_rms`` describe the request's values."""
 
     rows: Tensor
     out: Tensor
     lse: Tensor
     dead: Tensor
+    spread: Tensor
     undefined: Tensor
     keys: int
     value_peak: float
+    value_rms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +146,23 @@ def answer(
         undefined.append(bad if chosen is None else bad[chosen])
         requests.append(Request(queries[b], k, v, visible, chosen, _bias(call, b, count, k.length)))
     found = attend(requests, call.scale, sink=call.sink, dtype=dtype, device=device)
-    peaks = [_peak(v) for _, v in sources]
     sequences = [
-        SequenceAnswer(r.rows, r.out.cpu(), r.lse.cpu(), r.dead.cpu(), bad, req.k.length, peak)
-        for r, bad, req, peak in zip(found, undefined, requests, peaks, strict=True)
+        SequenceAnswer(
+            r.rows, r.out.cpu(), r.lse.cpu(), r.dead.cpu(), r.spread.cpu(), bad, req.k.length, *value_scale(req.v)
+        )
+        for r, bad, req in zip(found, undefined, requests, strict=True)
     ]
     return Answer(call, sequences, spans, list(dict.fromkeys(notes)))
 
 
-def _peak(v: Rows) -> float:
-    """max |v| over the rows of one request, read in chunks."""
-    top = 0.0
+def value_scale(v: Rows) -> tuple[float, float]:
+    """(max |v|, rms of v) over the rows of one request, read in chunks."""
+    top, squares = 0.0, 0.0
     for start in range(0, v.length, 8192):
-        top = max(top, float(v.read(start, min(v.length, start + 8192), torch.float32).abs().max()))
-    return top
+        part = v.read(start, min(v.length, start + 8192), torch.float32)
+        top = max(top, float(part.abs().max()))
+        squares += float(part.square().mean()) * part.shape[1]
+    return top, (squares / max(1, v.length)) ** 0.5
 
 
 # ---------------------------------------------------------------------------------------------- lengths

@@ -1,0 +1,3 @@
+from __future__ import annotations
+class Attribution: pass
+def attribute(*a, **k): return None

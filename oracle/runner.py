@@ -1,0 +1,257 @@
+"""Run a case: build, write the cache, call the operator, judge, and on failure say where and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import Request, Result, attend
+from .attribution import Attribution, attribute
+from .backends import Backend
+from .caches import Cache, CacheReport, make_cache
+from .calling import Recorded, attention_call, sparse_indices
+from .cases import FUSION, IFA, PAGED_ATB, PFA, SPARSE, Case
+from .errors import OracleError
+from .judge import Judgement, Status, Truth, judge, peer_columns
+from .layouts import layout, split_heads
+from .locate import Location, locate
+from .reference import value_scale
+from .sampling import sample_rows
+from .scenario import Scenario, build
+
+#: Elements of the score matrix up to which the same-precision baseline of the extra columns is computed.
+BASELINE_BUDGET = 2 << 20
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """Outcome of one case. ``outcome``: pass, low-precision, undefined, fail, skip or error."""
+
+    case: Case
+    outcome: str
+    seconds: float
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    judgement: Judgement | None = None
+    location: Location | None = None
+    attribution: Attribution | None = None
+    cache: CacheReport | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in ("fail", "error")
+
+
+def run_case(
+    case: Case,
+    backend: Backend,
+    *,
+    reference_device: torch.device | str = "cpu",
+    explain: bool = True,
+    columns: bool = True,
+) -> CaseResult:
+    """Run one case on ``backend``; never raises for what the operator does, only for a wrong selection."""
+    began = time.perf_counter()
+    refusal = backend.refuses(case)
+    if refusal:
+        return CaseResult(case, "skip", 0.0, [refusal])
+    try:
+        result = _run(case, backend, torch.device(reference_device), explain, columns)
+    except OracleError:
+        raise
+    except Exception as error:  # whatever the operator raises is the finding
+        where = traceback.extract_tb(error.__traceback__)[-1].name
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        result = CaseResult(case, "error", 0.0, [f"{type(error).__name__} in {where}: {text}"])
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+def run(
+    cases: Iterable[Case],
+    backend: Backend,
+    *,
+    reference_device: torch.device | str = "cpu",
+    explain: bool = True,
+    columns: bool = True,
+    progress: Callable[[CaseResult], None] | None = None,
+) -> list[CaseResult]:
+    """Run ``cases`` in order; ``progress`` is called after each."""
+    results = []
+    for case in cases:
+        result = run_case(case, backend, reference_device=reference_device, explain=explain, columns=columns)
+        results.append(result)
+        if progress is not None:
+            progress(result)
+    return results
+
+
+def _run(case: Case, backend: Backend, device: torch.device, explain: bool, columns: bool) -> CaseResult:
+    scenario = build(case)
+    cache = make_cache(scenario, backend.ops, backend.device)
+    cache.fill()
+    cache.step()
+    calls: list[Recorded] = []
+    call = attention_call(scenario, backend, calls)
+    if case.op == SPARSE:
+        inner = call
+        call = lambda keys: inner(keys | {"sparse_indices": sparse_indices(scenario)})  # noqa: E731
+    out, lse = cache.attend(call)
+    cache.finish()
+    report = cache.check()
+    rows = rows_of(case)
+    requests = scenario.requests(rows, [cache.truth_rows(b, report.ok) for b in range(scenario.batch)])
+    sink = scenario.sink
+    truths = [
+        truth_of(r, q, hidden_rows(case, q))
+        for r, q in zip(attend(requests, case.scale, sink=sink, device=device), requests, strict=True)
+    ]
+    result = CaseResult(case, "pass", 0.0, cache=report)
+    result.reasons += shape_faults(case, scenario, out, lse)
+    if result.reasons:
+        result.outcome = "fail"
+        return result
+    outs, lses, outside = split_output(case, out, lse)
+    if outside is not None and bool((outside != 0).any()):
+        result.reasons.append("rows beyond a request's query length are not zero")
+    outs = [o if r is None else o[:, r] for o, r in zip(outs, rows, strict=True)]
+    lses = None if lses is None else [x if r is None else x[:, r] for x, r in zip(lses, rows, strict=True)]
+    reason = low_precision_reason(case)
+    work = sum(case.heads * len(q.row_ids) * k for q, k in zip(requests, case.kv_lens, strict=True))
+    small = work <= BASELINE_BUDGET
+    baselines = None
+    if small and (columns or reason):
+        baselines = [baseline(q, case.scale, sink, scenario.dtype) for q in requests]
+    verdict = judge(outs, truths, scenario.dtype, lses=lses, baselines=baselines, low_precision=reason)
+    if columns:
+        verdict.columns.update(peer_columns(outs, truths, scenario.dtype, baselines))
+    result.judgement = verdict
+    result.reasons += report.lines() + verdict.reasons
+    result.outcome = _outcome(result, verdict)
+    if result.outcome == "fail":
+        past = [scenario.past(b) for b in range(scenario.batch)]
+        result.location = locate(verdict.tables, kv_heads=case.kv_heads, past=past, block_size=case.block_size)
+        if explain and not report.order:
+            result.attribution = attribute(scenario, outs, cache=cache, rows=rows)
+    return result
+
+
+def _outcome(result: CaseResult, verdict: Judgement) -> str:
+    if verdict.status is Status.FAIL or (result.cache is not None and not result.cache.ok):
+        return "fail"
+    if result.reasons and verdict.status is not Status.LOW_PRECISION:
+        return "fail"
+    if verdict.undefined:
+        result.notes.append(f"{verdict.undefined} rows are not defined by the call and were not judged")
+    return {Status.PASS: "pass", Status.LOW_PRECISION: "low-precision", Status.UNDEFINED: "undefined"}[verdict.status]
+
+
+def rows_of(case: Case) -> list[Tensor | None]:
+    """Rows to check per request (None = all)."""
+    if not case.sampled:
+        return [None] * len(case.q_lens)
+    return [sample_rows(n, block_size=case.block_size, window=case.window, seed=case.seed) for n in case.q_lens]
+
+
+def hidden_rows(case: Case, request: Request) -> Tensor | None:
+    """Rows a user mask hides entirely, when the call does not define what they give (H03)."""
+    if not case.dead_rows or case.inner_precise & 2 or case.masking not in ("mask", "all"):
+        return None
+    seen = request.visible.tile(request.row_ids, 0, request.visible.keys)
+    return ~seen.any(1)
+
+
+def truth_of(result: Result, request: Request, undefined: Tensor | None = None) -> Truth:
+    """The judge's view of a reference result."""
+    peak, rms = value_scale(request.v)
+    return Truth(
+        result.out.cpu(), result.lse.cpu(), result.dead.cpu(), result.spread.cpu(), peak, rms, undefined, result.rows
+    )
+
+
+def low_precision_reason(case: Case) -> str:
+    """Why the operator may round scores to its dtype; empty if it may not (H01, H05)."""
+    if case.inner_precise & 1 and case.dtype == "fp16" and case.op != FUSION:
+        return "inner_precise 1 with float16"
+    if case.quant:
+        return "the operator dequantises the cache into the query's dtype"
+    return ""
+
+
+def baseline(request: Request, scale: float, sink: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The same rows with every step rounded to ``dtype``: what a plain low-precision implementation errs."""
+    heads = request.q.shape[0]
+    group = heads // request.k.heads
+    ids = request.row_ids
+    q = request.q[:, ids].to(dtype)
+    if not request.k.length or not len(ids):
+        return torch.zeros(heads, len(ids), request.v.dim, dtype=dtype)
+    k = request.k.read(0, request.k.length, torch.float32).to(dtype).repeat_interleave(group, 0)
+    v = request.v.read(0, request.v.length, torch.float32).to(dtype).repeat_interleave(group, 0)
+    s = (q @ k.transpose(1, 2)) * scale
+    if request.bias is not None:
+        s = s + request.bias[:, ids, : request.k.length].to(dtype)
+    seen = request.visible.tile(ids, 0, request.k.length)
+    s = s.masked_fill(~seen, -math.inf)
+    if sink is not None:
+        s = torch.cat([s, sink.to(dtype).view(-1, 1, 1).expand(-1, len(ids), 1)], -1)
+        v = torch.nn.functional.pad(v, (0, 0, 0, 1))
+    return torch.nan_to_num(s.softmax(-1) @ v)
+
+
+def shape_faults(case: Case, scenario: Scenario, out: Tensor, lse: Tensor) -> list[str]:
+    """Shapes and dtypes against contract 1.4."""
+    want_out, want_lse = expected_shapes(case)
+    faults = []
+    if tuple(out.shape) != want_out:
+        faults.append(f"attention_out has shape {tuple(out.shape)}, expected {want_out}")
+    if out.dtype != scenario.dtype:
+        faults.append(f"attention_out is {out.dtype}, expected {scenario.dtype}")
+    if case.lse and tuple(lse.shape) != want_lse:
+        faults.append(f"softmax_lse has shape {tuple(lse.shape)}, expected {want_lse}")
+    if case.lse and lse.dtype != torch.float32:
+        faults.append(f"softmax_lse is {lse.dtype}, expected torch.float32")
+    return faults
+
+
+def expected_shapes(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(attention_out, softmax_lse) shapes of the case by contract 1.4."""
+    tokens = sum(case.q_lens) if case.packed else max(case.q_lens)
+    sizes = {"B": len(case.q_lens), "N": case.heads, "S": tokens, "T": tokens, "D": case.value_dim}
+    sizes["H"] = case.heads * case.value_dim
+    lse = (tokens, case.heads, 1) if case.packed else (len(case.q_lens), case.heads, tokens, 1)
+    return tuple(sizes[a] for a in layout(case.layout).output), lse
+
+
+def split_output(case: Case, out: Tensor, lse: Tensor) -> tuple[list[Tensor], list[Tensor] | None, Tensor | None]:
+    """Per request out ``[N, Sq, Dv]`` and lse ``[N, Sq]``, and whatever lies outside all requests."""
+    heads = split_heads(out, layout(case.layout).output, case.heads, "attention_out")
+    if case.packed:
+        outs = list(heads.split(list(case.q_lens), 1))
+        lses = list(lse[..., 0].T.split(list(case.q_lens), 1)) if case.lse else None
+        return outs, lses, None
+    outs = [heads[b, :, :n] for b, n in enumerate(case.q_lens)]
+    rest = torch.cat([heads[b, :, n:].flatten() for b, n in enumerate(case.q_lens)])
+    lses = [lse[b, :, :n, 0] for b, n in enumerate(case.q_lens)] if case.lse else None
+    return outs, lses, None if case.latent or case.op in (FUSION, IFA) else rest
+
+
+def shard(cases: Sequence[Case], rank: int, world: int) -> list[Case]:
+    """The cases of one of ``world`` workers, dealt in turn."""
+    return list(cases[rank::world])
+
+
+def as_dict(case: Case) -> dict[str, Any]:
+    """A case as plain data."""
+    return dataclasses.asdict(case)
+
+
+__all__ = ["PAGED_ATB", "PFA", "Cache", "CaseResult", "run", "run_case", "shard"]
