@@ -3,7 +3,7 @@
 What an operator may err: it rounds P to its dtype before the second product and rounds its
 output. With ``u`` the rounding unit, ``r`` the reference row and ``w`` its softmax weights::
 
-    R     = max(rms(r), |w|_2 * rms(v))             scale of those two roundings in this row
+    R     = max(rms(r), |w|_2 * rms(v), smallest normal number)   scale of those two roundings in this row
     tight = rms(o - r) <= 1.5 u R   and   max|o - r| <= 2 u max|v|
     loose = rms(o - r) <= 2 * the same of an all-low-precision computation; only where the operator may work so
 
@@ -156,7 +156,7 @@ def _rows(
     rms_error = difference.square().mean(-1).sqrt()
     scale = torch.maximum(r.square().mean(-1).sqrt(), truth.spread.double() * truth.value_rms)
     floor = torch.finfo(torch.float32).tiny
-    error = rms_error / (unit * scale).clamp_min(floor)
+    error = rms_error / (unit * scale.clamp_min(torch.finfo(dtype).tiny))
     peak = difference.abs().amax(-1) / max(unit * truth.value_peak, floor)
     error = torch.where(finite, error, math.inf)
     peak = torch.where(finite, peak, math.inf)
