@@ -115,7 +115,7 @@ def world_of(scenario: Scenario, cache: Cache | None = None) -> World:
     lanes = []
     for b in range(scenario.batch):
         k, v = scenario.stored[b] if cache is None else cache.truth_rows(b, False)
-        spare = None if cache is None else cache.unwritten_rows(b, scenario.case.kv_lens[b] + 8)
+        spare = None if cache is None else cache.unwritten_rows(b, cache.reach(b))
         if spare is not None and len(spare[0]) > len(k):
             k, v = torch.cat([k, spare[0][len(k) :]]), torch.cat([v, spare[1][len(v) :]])
         bias = None if scenario.bias is None else scenario.bias[b]
@@ -667,9 +667,7 @@ def _reverse_pages(at: Tensor, size: int) -> Tensor | None:
 def _(w: World) -> World | None:
     if not _paged(w) or w.scenario.batch < 2:
         return None
-    return _rolled(w) if all(
-        len(w.lanes[(b + 1) % len(w.lanes)].k) >= lane.length for b, lane in enumerate(w.lanes)
-    ) else _rolled(w)
+    return _rolled(w)
 
 
 def _misread(reshape: Callable[[Tensor], Tensor]) -> Callable[[World], World | None]:
@@ -770,13 +768,13 @@ def _rotary(query: str | None, key: str | None) -> Callable[[World], World | Non
     return apply
 
 
-_register("rope-missing", "no rotary embedding", "rope", _ROPE)(_rotary("none", "none"))
-_register("rope-other-pairing", "interleaved against half rotary pairing, on queries and keys", "rope", _ROPE)(
+_register("rope-missing", "no rotary embedding", "3.9", _ROPE)(_rotary("none", "none"))
+_register("rope-other-pairing", "interleaved against half rotary pairing, on queries and keys", "3.9", _ROPE)(
     _rotary("other", "other")
 )
-_register("rope-query-pairing", "the other rotary pairing on queries only", "rope", _ROPE)(_rotary("other", None))
-_register("rope-query-only", "rotary embedding on queries only", "rope", _ROPE)(_rotary(None, "none"))
-_register("rope-key-only", "rotary embedding on keys only", "rope", _ROPE)(_rotary("none", None))
+_register("rope-query-pairing", "the other rotary pairing on queries only", "3.9", _ROPE)(_rotary("other", None))
+_register("rope-query-only", "rotary embedding on queries only", "3.9", _ROPE)(_rotary(None, "none"))
+_register("rope-key-only", "rotary embedding on keys only", "3.9", _ROPE)(_rotary("none", None))
 
 
 def _positions(move: Callable[[Tensor, int], Tensor]) -> Callable[[World], World | None]:
@@ -796,9 +794,9 @@ def _positions(move: Callable[[Tensor, int], Tensor]) -> Callable[[World], World
     return apply
 
 
-_register("position-minus-one", "query positions one too small", "rope", _ROPE)(_positions(lambda at, past: at - 1))
-_register("position-plus-one", "query positions one too large", "rope", _ROPE)(_positions(lambda at, past: at + 1))
-_register("position-from-zero", "query positions restart at zero", "rope", _ROPE)(_positions(lambda at, past: at - past))
+_register("position-minus-one", "query positions one too small", "3.9", _ROPE)(_positions(lambda at, past: at - 1))
+_register("position-plus-one", "query positions one too large", "3.9", _ROPE)(_positions(lambda at, past: at + 1))
+_register("position-from-zero", "query positions restart at zero", "3.9", _ROPE)(_positions(lambda at, past: at - past))
 
 
 @_register("rope-part-dropped", "the rope part of query and key is not used", "F01", _ROPE)
@@ -839,7 +837,7 @@ def _(w: World) -> World | None:
     )
 
 
-@_register("uniform-average", "scores are ignored: the plain mean of the visible values", "kernel", _SCALE)
+@_register("uniform-average", "scores are ignored: the plain mean of the visible values", "1.7", _SCALE)
 def _(w: World) -> World | None:
     return dataclasses.replace(w, scale=0.0)
 
@@ -895,13 +893,13 @@ def _(w: World) -> World | None:
     return None if max(w.case.q_lens) == 1 and not w.case.packed else dataclasses.replace(w, finish=mix)
 
 
-@_register("output-requests-rolled", "outputs of the requests are in another order", "layout", _OUTPUT)
+@_register("output-requests-rolled", "outputs of the requests are in another order", "1.4", _OUTPUT)
 def _(w: World) -> World | None:
     if w.scenario.batch < 2 or len(set(w.case.q_lens)) > 1:
         return None
     return dataclasses.replace(w, finish=lambda outs: [outs[(b + 1) % len(outs)] for b in range(len(outs))])
 
 
-@_register("values-scrambled-heads", "output heads in reverse order", "layout", _OUTPUT)
+@_register("output-heads-reversed", "output heads in reverse order", "1.4", _OUTPUT)
 def _(w: World) -> World | None:
     return dataclasses.replace(w, finish=lambda outs: [o.flip(0) for o in outs]) if w.case.heads > 1 else None

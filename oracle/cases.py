@@ -190,7 +190,6 @@ def _boundaries() -> Iterator[Case]:
 
 def _other_modes() -> Iterator[Case]:
     """Cache modes and operators that the pairwise product does not reach."""
-    base: dict[str, object] = {}
     for quant in ("per-tensor", "per-channel", "per-token", "per-head", "per-token-head"):
         yield Case(f"int8-{quant}-decode", V1, "decode", "BNSD", "quantised", "bf16" if "token" not in quant else "fp16",
                    8, 2, 64, (1, 1, 1), (37, 50, 21), masking="full", quant=quant)  # fmt: skip
@@ -217,6 +216,8 @@ def _other_modes() -> Iterator[Case]:
     yield Case("fusion-tnd-causal-fp32", FUSION, "prefill", "TND", "none", "fp32", 8, 2, 64, (37, 50), (37, 50))
     yield Case("fusion-sbh-left-up", FUSION, "prefill", "SBH", "none", "fp16", 8, 8, 64, (50, 50), (50, 50),
                masking="left-up")  # fmt: skip
+    yield Case("fusion-left-up-unequal", FUSION, "chunked", "BNSD", "none", "bf16", 8, 2, 64, (30, 30), (50, 50),
+               masking="left-up")  # fmt: skip
     yield Case("pse-bnsd-prefill", V1, "prefill", "BNSD", "none", "bf16", 8, 2, 64, (37, 50), (37, 50), bias=True)
     yield Case("pse-bsh-decode", V1, "decode", "BSH", "contiguous", "fp16", 8, 2, 64, (1, 1), (37, 50), bias=True)
     yield Case("mla-contiguous-norm-decode", V1, "decode", "BNSD", "mla", "bf16", 16, 1, 512, (1, 1), (37, 50),
@@ -225,7 +226,6 @@ def _other_modes() -> Iterator[Case]:
                rope_dim=64, rope="interleaved", latent=True, normed=True, block_size=128, scale=192**-0.5)  # fmt: skip
     yield Case("mla-explicit-128-ntd", V2, "prefill", "NTD", "none", "fp16", 8, 8, 128, (37, 50), (37, 50), rope_dim=64,
                rope="interleaved")  # fmt: skip
-    del base
 
 
 # ------------------------------------------------------------------------------------------- pairwise product

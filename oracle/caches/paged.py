@@ -26,7 +26,8 @@ class Paged(Cache):
         return self.case.block_size
 
     def allocate(self) -> None:
-        needed = [self.pages_of(n + 2) for n in self.case.kv_lens]
+        # Room for two more tokens and one page: a call that reads too far reads this request's own poison.
+        needed = [self.pages_of(n + 2) + 1 for n in self.case.kv_lens]
         total = sum(needed) + self.spare_pages
         order = torch.randperm(total, generator=self.gen)
         self.table = torch.zeros(len(needed), max(needed), dtype=torch.int32)
@@ -63,7 +64,7 @@ class Paged(Cache):
         return self.table[b][positions // self.size].long(), positions % self.size
 
     def reach(self, b: int) -> int:
-        return self.pages_of(self.case.kv_lens[b] + 2) * self.size
+        return (self.pages_of(self.case.kv_lens[b] + 2) + 1) * self.size
 
     def slots(self, b: int, start: int, stop: int) -> Tensor:
         """slot_mapping of positions start..stop: block id * block size + offset."""
