@@ -2,9 +2,10 @@
 
 Typical use from Python::
 
-    from kvlint.oracle import reference, assert_matches_reference
-    answer = reference("npu_fused_infer_attention_score", q, k, v, num_heads=8, scale=0.125)
-    assert_matches_reference("npu_fused_infer_attention_score", (q, k, v), {"num_heads": 8, "scale": 0.125}, out)
+    from kvlint.oracle import reference, assert_matches_reference answer =
+    reference("npu_fused_infer_attention_score", q, k, v, num_heads=8, scale=0.125)
+    assert_matches_reference("npu_fused_infer_attention_score", (q, k, v), {"num_heads": 8, "scale": 0.125},
+    out)
 
 Names are loaded on first use, so that importing the package costs nothing.
 """
@@ -15,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .assertions import assert_matches_reference
-    from .attribution import HYPOTHESES, attribute
+    from .attribution import attribute
     from .cases import Case, matrix, select
     from .errors import OracleError
+    from .hypotheses import HYPOTHESES
     from .judge import judge
     from .reference import Answer, reference
     from .runner import run, run_case
 
 _HOMES = {
-    "HYPOTHESES": "attribution",
+    "HYPOTHESES": "hypotheses",
     "Answer": "reference",
     "Case": "cases",
     "OracleError": "errors",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .calls import normalise
 from .errors import OracleError
-from .judge import Judgement, Truth, judge
+from .judge import Judgement, Status, Truth, judge
 from .reference import Answer, answer, output_shape
 
 
@@ -27,11 +27,15 @@ def check_call(
 ) -> tuple[Judgement, Answer]:
     """Judge ``out`` (and ``lse``) of ``op(*args, **kwargs)`` against the reference.
 
-    Tensors may live anywhere; they are copied to ``device``, where the reference runs in float64. ``rows``: per
-    request, the token indices to check. ``low_precision``: why the operator may round its scores, if it may.
+    Tensors may live anywhere; they are copied to ``device``, where the reference runs in float64.
+    ``rows``: per request, the token indices to check. ``low_precision``: why the operator may round its
+    scores, if it may.
     """
     to = torch.device(device)
-    move = lambda x: x.to(to) if isinstance(x, Tensor) else x  # noqa: E731
+
+    def move(x: Any) -> Any:
+        return x.to(to) if isinstance(x, Tensor) else x
+
     call = normalise(op, [move(a) for a in args], {k: move(v) for k, v in kwargs.items()})
     want_out, _ = output_shape(call)
     if tuple(out.shape) != want_out:
@@ -43,7 +47,9 @@ def check_call(
     for (b, first, count), seq in zip(found.spans, found.sequences, strict=True):
         outs.append(unpacked[b, :, first : first + count][:, seq.rows])
         truths.append(
-            Truth(seq.out, seq.lse, seq.dead, seq.spread, seq.value_peak, seq.value_rms, seq.undefined, seq.rows)
+            Truth(
+                seq.out, seq.lse, seq.dead, seq.spread, seq.value_peak, seq.value_rms, seq.undefined, seq.rows
+            )
         )
         if spare and lse is not None:
             lses.append(found.unpack_lse(lse.to("cpu"))[b, :, first : first + count][:, seq.rows])
@@ -64,10 +70,11 @@ def assert_matches_reference(
     """
     first, lse = (out, None) if isinstance(out, Tensor) else (out[0], out[1] if len(out) > 1 else None)
     verdict, found = check_call(op, args, kwargs, first, lse, **options)
-    if verdict.reasons and verdict.failed + len(verdict.reasons) > 0 and verdict.status.name == "FAIL":
+    if verdict.status is Status.FAIL:
         notes = "".join(f"\n  note: {n}" for n in found.notes)
         raise AssertionError(
             f"{op} differs from the reference: {'; '.join(verdict.reasons)}"
-            f"\n  worst row error {verdict.worst_error:.2f} u R (limit 1.5), {verdict.failed} of {verdict.rows} rows{notes}"
+            f"\n  worst row error {verdict.worst_error:.2f} u R (limit 1.5), "
+            f"{verdict.failed} of {verdict.rows} rows{notes}"
         )
     return verdict

@@ -34,9 +34,8 @@ _KEY_BLOCK = 1024
 class Request:
     """One sequence: its queries, where its keys and values are, and who sees what.
 
-    ``q``: ``[N, Sq, D]``; ``rows``: ascending token indices to compute (None = all); ``bias``: ``[N or 1, Sq, >= S]``,
-    added to the scaled scores.
-    """
+    ``q``: ``[N, Sq, D]``; ``rows``: ascending token indices to compute (None = all); ``bias``: ``[N or 1,
+    Sq, >= S]``, added to the scaled scores."""
 
     q: Tensor
     k: Rows
@@ -52,9 +51,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``out`` ``[N, R, Dv]`` and ``lse`` ``[N, R]`` of the rows ``rows`` of one request; ``dead`` ``[N, R]``
-    is True for rows that see no key; ``spread`` ``[N, R]`` is the 2-norm of the softmax weights, which says how
-    much independent rounding of the weights can move the row (1 when one key takes all)."""
+    """``out`` ``[N, R, Dv]`` and ``lse`` ``[N, R]`` of the rows ``rows`` of one request; ``dead`` ``[N,
+    R]`` is True for rows that see no key; ``spread`` ``[N, R]`` is the 2-norm of the softmax weights, which
+    says how much independent rounding of the weights can move the row (1 when one key takes all)."""
 
     rows: Tensor
     out: Tensor
@@ -74,7 +73,8 @@ def attend(
 ) -> list[Result]:
     """Attention of every request, in order. Requests of equal shape are computed together.
 
-    ``scale``: factor of the scores; ``sink``: ``[N]`` extra logit per head; ``dtype``: float64 or float32, the
+    ``scale``: factor of the scores; ``sink``: ``[N]`` extra logit per head; ``dtype``: float64 or
+    float32, the
     precision of every step; ``spread``: also compute :attr:`Result.spread` (one more pass over the weights).
     """
     groups: dict[tuple[object, ...], list[int]] = {}
@@ -90,7 +90,9 @@ def attend(
             together = max(1, SCORE_BUDGET // (n_heads * min(rows, _ROW_BLOCK) * _KEY_BLOCK))
             for first in range(0, len(members), together):
                 part = members[first : first + together]
-                found = _attend_group([requests[i] for i in part], scale, sink, dtype, torch.device(device), spread)
+                found = _attend_group(
+                    [requests[i] for i in part], scale, sink, dtype, torch.device(device), spread
+                )
                 results.update(zip(part, found, strict=True))
     return [results[i] for i in range(len(requests))]
 
@@ -137,7 +139,12 @@ def _attend_group(
         stop = min(count, start + row_block)
         n = stop - start
         blocks = [ids[start:stop] for ids in row_ids]
-        q = _stack([r.q[:, ids] if r.rows is not None else r.q[:, start:stop] for r, ids in zip(group, blocks, strict=True)])
+        q = _stack(
+            [
+                r.q[:, ids] if r.rows is not None else r.q[:, start:stop]
+                for r, ids in zip(group, blocks, strict=True)
+            ]
+        )
         q = q.to(device=device, dtype=dtype).mul(scale).reshape(batch * kv_heads, per_kv * n, dim)
         peak = torch.full((batch * kv_heads, per_kv * n, 1), -math.inf, dtype=dtype, device=device)
         total = torch.zeros_like(peak)
@@ -160,7 +167,9 @@ def _attend_group(
             decay = (peak - safe).exp_()
             total = total.mul_(decay).add_(s.sum(-1, keepdim=True))
             if with_spread:
-                squares = squares.mul_(decay.square()).add_(torch.linalg.vector_norm(s, dim=-1, keepdim=True).square_())
+                squares = squares.mul_(decay.square()).add_(
+                    torch.linalg.vector_norm(s, dim=-1, keepdim=True).square_()
+                )
             acc = acc.mul_(decay).baddbmm_(s, v)
             peak = new
         none = total == 0

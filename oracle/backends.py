@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -28,6 +27,8 @@ class Backend(Protocol):
 
     name: str
     device: torch.device
+    #: whether the attention operators return a log-sum-exp
+    gives_lse: bool
 
     @property
     def ops(self) -> Any:
@@ -40,19 +41,15 @@ class Backend(Protocol):
         """Wait until all submitted work is done."""
 
 
-@dataclass(slots=True)
 class Simulator:
-    """The CPU kernels of :mod:`kvlint.oracle.kernels`; ``replace`` puts other functions behind some names, which is
-    how a faulty operator is tried."""
-
-    ops: Any
-    name: str = "sim"
-    device: torch.device = torch.device("cpu")
+    """The CPU kernels of :mod:`kvlint.oracle.kernels`; ``replace`` puts other functions behind some names,
+    which is how a faulty operator is tried."""
 
     def __init__(self, replace: dict[str, Callable[..., Any]] | None = None, name: str = "sim") -> None:
         self.ops = SimpleNamespace(**(KERNELS | (replace or {})))
         self.name = name
         self.device = torch.device("cpu")
+        self.gives_lse = True
 
     def refuses(self, case: Case) -> str:
         return ""
@@ -64,11 +61,11 @@ class Simulator:
 class TorchSdpa:
     """``torch.nn.functional.scaled_dot_product_attention`` behind the FIA names.
 
-    Masks and the sink are built here from the call's arguments; the cache writers are the simulator's. No LSE, no
-    integer caches.
-    """
+    Masks and the sink are built here from the call's arguments; the cache writers are the simulator's. No
+    LSE, no integer caches."""
 
     name = "sdpa"
+    gives_lse = False
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = torch.device(device)
@@ -77,7 +74,7 @@ class TorchSdpa:
         self.ops = SimpleNamespace(**(KERNELS | replaced))
 
     def refuses(self, case: Case) -> str:
-        if case.lse or case.cache == "kv-parallel-sequence":
+        if case.cache == "kv-parallel-sequence":
             return "SDPA returns no log-sum-exp"
         if case.quant:
             return "SDPA has no integer cache"
@@ -126,8 +123,10 @@ class TorchSdpa:
                 mask = torch.cat([base.expand(call.heads, -1, -1), sink], -1)
             work = torch.float32 if mask is not None and mask.dtype == torch.float32 else q.dtype
             got = torch.nn.functional.scaled_dot_product_attention(
-                q[row : row + 1, :, first : first + count].to(self.device, work), kk[None].to(self.device, work),
-                vv[None].to(self.device, work), attn_mask=None if mask is None else mask.to(self.device, work),
+                q[row : row + 1, :, first : first + count].to(self.device, work), kk[None].to(self.device,
+                work),
+                vv[None].to(self.device, work), attn_mask=None if mask is None else mask.to(self.device,
+                work),
                 scale=call.scale, enable_gqa=True,
             )  # fmt: skip
             out[row, :, first : first + count] = torch.nan_to_num(got[0]).to(out)
@@ -182,12 +181,13 @@ class Npu:
     """torch_npu on a device."""
 
     name = "npu"
+    gives_lse = True
 
     def __init__(self, device: str = "npu:0") -> None:
         reason = npu_unavailable()
         if reason:
             raise OracleError(f"backend npu: {reason}")
-        import torch_npu  # type: ignore[import-not-found]  # noqa: PLC0415
+        import torch_npu  # type: ignore[import-not-found]
 
         self.device = torch.device(device)
         self.ops = NpuOperators(torch_npu)
@@ -205,7 +205,7 @@ def npu_unavailable() -> str:
         return "torch_npu is not installed"
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
-        import torch_npu  # noqa: F401, PLC0415
+        import torch_npu  # noqa: F401
     except Exception as error:  # the loader raises ImportError, OSError or RuntimeError
         return f"torch_npu does not load ({str(error).splitlines()[0]})"
     npu = getattr(torch, "npu", None)
@@ -225,10 +225,11 @@ def availability() -> dict[str, str]:
 
 
 def backend(name: str) -> Backend:
-    """The backend called ``name``: sim, sdpa, sdpa:cuda, npu or npu:N, or sim:FAULT for a known operator defect."""
+    """The backend called ``name``: sim, sdpa, sdpa:cuda, npu or npu:N, or sim:FAULT for a known operator
+    defect."""
     kind, _, rest = name.partition(":")
     if kind == "sim" and rest:
-        from .defects import DEFECTS  # noqa: PLC0415
+        from .defects import DEFECTS
 
         if rest not in DEFECTS:
             raise CaseSelectionError(f"no operator defect {rest!r}; known: {', '.join(DEFECTS)}")

@@ -182,7 +182,9 @@ def _paged_atb(scenario: Scenario, backend: Backend, roles: dict[str, Any]) -> t
     case = scenario.case
     query: Tensor = roles["query"].to(backend.device)
     table: Tensor = roles["block_table"]
-    out = torch.full((len(query), case.heads, case.value_dim), torch.nan, dtype=scenario.dtype, device=backend.device)
+    out = torch.full(
+        (len(query), case.heads, case.value_dim), torch.nan, dtype=scenario.dtype, device=backend.device
+    )
     capacity = torch.full((len(query),), table.shape[1] * case.block_size, dtype=torch.int32)
     lens = torch.tensor(case.kv_lens, dtype=torch.int32)
     common = (

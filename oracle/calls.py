@@ -1,8 +1,7 @@
 """One form for every attention operator's call: names, defaults and meanings per operator (contract 1.1, 2).
 
-The operators spell the same thing differently (``scale``, ``softmax_scale``, ``scale_value``). :func:`normalise`
-turns a real call into a :class:`Call`, which is all that the reference reads.
-"""
+The operators spell the same thing differently (``scale``, ``softmax_scale``, ``scale_value``).
+:func:`normalise` turns a real call into a :class:`Call`, which is all that the reference reads."""
 
 from __future__ import annotations
 
@@ -107,12 +106,14 @@ _V2_ONLY = {
     "actual_seq_qlen": "q_lens", "actual_seq_kvlen": "kv_lens", "num_query_heads": "heads",
     "softmax_scale": "scale", "return_softmax_lse": "want_lse", "quant_scale_out": "out_scale",
     "quant_offset_out": "out_offset", "dequant_scale_key": "key_scale", "dequant_offset_key": "key_offset",
-    "dequant_scale_value": "value_scale", "dequant_offset_value": "value_offset", "key_quant_mode": "key_mode",
+    "dequant_scale_value": "value_scale", "dequant_offset_value": "value_offset",
+    "key_quant_mode": "key_mode",
     "value_quant_mode": "value_mode", "dequant_scale_query": "query_scale", "learnable_sink": "sink",
     "out_dtype": "out_dtype",
 }  # fmt: skip
 _V1_ONLY = {
-    "actual_seq_lengths": "q_lens", "actual_seq_lengths_kv": "kv_lens", "num_heads": "heads", "scale": "scale",
+    "actual_seq_lengths": "q_lens", "actual_seq_lengths_kv": "kv_lens", "num_heads": "heads",
+    "scale": "scale",
     "softmax_lse_flag": "want_lse", "quant_scale2": "out_scale", "quant_offset2": "out_offset",
     "key_antiquant_scale": "key_scale", "key_antiquant_offset": "key_offset",
     "value_antiquant_scale": "value_scale", "value_antiquant_offset": "value_offset",
@@ -128,14 +129,16 @@ _FIA = {
     "block_size": "block_size", "inner_precise": "inner_precise",
 }  # fmt: skip
 _PFA = {
-    "atten_mask": "mask", "pse_shift": "bias", "actual_seq_lengths": "q_lens", "actual_seq_lengths_kv": "kv_lens",
+    "atten_mask": "mask", "pse_shift": "bias", "actual_seq_lengths": "q_lens",
+    "actual_seq_lengths_kv": "kv_lens",
     "num_heads": "heads", "scale_value": "scale", "pre_tokens": "pre_tokens", "next_tokens": "next_tokens",
     "input_layout": "layout", "num_key_value_heads": "kv_heads", "sparse_mode": "sparse_mode",
     "quant_scale2": "out_scale", "quant_offset2": "out_offset",
 }  # fmt: skip
 _IFA = {
     "atten_mask": "mask", "pse_shift": "bias", "actual_seq_lengths": "kv_lens", "antiquant_scale": "kv_scale",
-    "antiquant_offset": "kv_offset", "block_table": "block_table", "num_heads": "heads", "scale_value": "scale",
+    "antiquant_offset": "kv_offset", "block_table": "block_table", "num_heads": "heads",
+    "scale_value": "scale",
     "input_layout": "layout", "num_key_value_heads": "kv_heads", "block_size": "block_size",
     "inner_precise": "inner_precise", "kv_padding_size": "kv_padding", "quant_scale2": "out_scale",
     "quant_offset2": "out_offset",
@@ -179,14 +182,45 @@ _POSITIONAL: dict[str, tuple[str, ...]] = {
 }
 #: Arguments that exist, and that on Atlas A2/A3 have no effect on the numbers modelled here.
 _INERT = frozenset(
-    "padding_mask workspace quant_scale_p query_dtype key_dtype value_dtype query_rope_dtype key_rope_dtype "
-    "key_shared_prefix_dtype value_shared_prefix_dtype dequant_scale_query_dtype dequant_scale_key_dtype "
-    "dequant_scale_value_dtype dequant_scale_key_rope_dtype query_quant_mode gen_mask_parallel sync softmax_layout "
-    "seed offset dropout_mask q_start_idx kv_start_idx layout_kv attention_mode".split()
+    [
+        "padding_mask",
+        "workspace",
+        "quant_scale_p",
+        "query_dtype",
+        "key_dtype",
+        "value_dtype",
+        "query_rope_dtype",
+        "key_rope_dtype",
+        "key_shared_prefix_dtype",
+        "value_shared_prefix_dtype",
+        "dequant_scale_query_dtype",
+        "dequant_scale_key_dtype",
+        "dequant_scale_value_dtype",
+        "dequant_scale_key_rope_dtype",
+        "query_quant_mode",
+        "gen_mask_parallel",
+        "sync",
+        "softmax_layout",
+        "seed",
+        "offset",
+        "dropout_mask",
+        "q_start_idx",
+        "kv_start_idx",
+        "layout_kv",
+        "attention_mode",
+    ]
 )
 _UNMODELLED = frozenset(
-    "dequant_scale1 quant_scale1 dequant_scale2 deq_scale1 deq_scale2 key_rope_antiquant_scale "
-    "dequant_scale_key_rope sinks".split()
+    [
+        "dequant_scale1",
+        "quant_scale1",
+        "dequant_scale2",
+        "deq_scale1",
+        "deq_scale2",
+        "key_rope_antiquant_scale",
+        "dequant_scale_key_rope",
+        "sinks",
+    ]
 )
 
 
@@ -269,13 +303,15 @@ def _call(name: str, given: dict[str, Any], roles: dict[str, Any]) -> Call:
     return Call(
         op=name, query=query, key=key, value=value, layout=lay, heads=heads, kv_heads=kv_heads,
         scale=float(roles.get("scale", 1.0)), sparse_mode=int(roles.get("sparse_mode", 0)),
-        pre_tokens=int(roles.get("pre_tokens", INT_MAX)), next_tokens=int(roles.get("next_tokens", next_default)),
+        pre_tokens=int(roles.get("pre_tokens", INT_MAX)), next_tokens=int(roles.get("next_tokens",
+        next_default)),
         mask=roles.get("mask"), bias=roles.get("bias"), bias_is_scaled=fusion and pse_type == 1,
         sink=roles.get("sink"), q_lens=_lengths(roles.get("q_lens"), "query lengths"),
         kv_lens=_lengths(roles.get("kv_lens"), "key lengths"), block_table=roles.get("block_table"),
         block_size=int(roles.get("block_size", 0) or 0), query_rope=roles.get("query_rope"),
         key_rope=roles.get("key_rope"), key_quant=quants[0], value_quant=quants[1],
-        query_scale=roles.get("query_scale"), out_scale=roles.get("out_scale"), out_offset=roles.get("out_offset"),
+        query_scale=roles.get("query_scale"), out_scale=roles.get("out_scale"),
+        out_offset=roles.get("out_offset"),
         out_dtype=out_dtype if isinstance(out_dtype, torch.dtype) else None,
         inner_precise=int(roles.get("inner_precise", 1 if name == "npu_incre_flash_attention" else 0)),
         want_lse=bool(roles.get("want_lse", False)), prefix_key=roles.get("prefix_key"),
@@ -314,7 +350,10 @@ def _quants(roles: dict[str, Any], key: Tensor) -> tuple[Quant | None, Quant | N
     both = roles.get("kv_scale")
     if both is not None:
         offset = roles.get("kv_offset")
-        parts = [Quant(both[i], None if offset is None else offset[i], int(roles.get("kv_mode", 0))) for i in (0, 1)]
+        parts = [
+            Quant(both[i], None if offset is None else offset[i], int(roles.get("kv_mode", 0)))
+            for i in (0, 1)
+        ]
         return parts[0], parts[1]
     if not key.dtype.is_floating_point:
         raise OracleError(f"key is {key.dtype} but no dequantisation scale was given (G07)")

@@ -30,7 +30,9 @@ OK, FAILED, USAGE = 0, 1, 2
 Names = Annotated[list[str] | None, typer.Option("--case", help="Case name or glob; may be repeated.")]
 Keyword = Annotated[str, typer.Option("-k", help="Words that must occur in the name; 'not WORD' excludes.")]
 Modes = Annotated[str, typer.Option("--modes", help="Cache modes, comma separated (prefixes allowed).")]
-Full = Annotated[bool, typer.Option("--full/--quick", help="Every valid combination, or the pairwise selection.")]
+Full = Annotated[
+    bool, typer.Option("--full/--quick", help="Every valid combination, or the pairwise selection.")
+]
 
 
 def _usage(message: str) -> typer.Exit:
@@ -74,13 +76,19 @@ def list_cases(
 
 @app.command()
 def run(
-    backend: Annotated[str, typer.Option(help="sim, sdpa, sdpa:cuda, npu or npu:N; sim:DEFECT for a self-test.")] = "sim",
+    backend: Annotated[
+        str, typer.Option(help="sim, sdpa, sdpa:cuda, npu or npu:N; sim:DEFECT for a self-test.")
+    ] = "sim",
     case: Names = None,
     keyword: Keyword = "",
     modes: Modes = "",
     full: Full = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.json, report.md and report.html.")] = None,
-    output_format: Annotated[str, typer.Option("--output-format", help="text or json (on standard output).")] = "text",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.json, report.md and report.html.")
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="text or json (on standard output).")
+    ] = "text",
     reference_device: Annotated[str, typer.Option(help="Device of the reference.")] = "cpu",
     explain: Annotated[bool, typer.Option(help="Name the misuse that explains a failure.")] = True,
     columns: Annotated[bool, typer.Option(help="Also evaluate the rules of other projects.")] = True,
@@ -103,7 +111,8 @@ def run(
 
 
 def _execute(
-    chosen: list[Case], name: str, reference_device: str, explain: bool, columns: bool, seed: int, threads: int,
+    chosen: list[Case], name: str, reference_device: str, explain: bool, columns: bool, seed: int,
+    threads: int,
     full: bool, quiet: bool,
 ) -> tuple[list[CaseResult], dict[str, Any]]:  # fmt: skip
     try:
@@ -133,9 +142,16 @@ def _execute(
     began = time.perf_counter()
     with _progress(len(chosen), quiet) as advance:
         results = run_cases(
-            chosen, stack, reference_device=reference_device, explain=explain, columns=columns, progress=advance
+            chosen,
+            stack,
+            reference_device=reference_device,
+            explain=explain,
+            columns=columns,
+            progress=advance,
         )
-    selection = f"{len(chosen)} cases, {'full' if full else 'quick'}" + (f", worker {rank} of {world}" if world > 1 else "")
+    selection = f"{len(chosen)} cases, {'full' if full else 'quick'}" + (
+        f", worker {rank} of {world}" if world > 1 else ""
+    )
     data = report_data(
         results, backend=name, selection=selection, seconds=time.perf_counter() - began, device=stack.device
     )
@@ -253,7 +269,7 @@ def backends() -> None:
 @app.command()
 def hypotheses() -> None:
     """List the misuses that attribution knows, with the contract entry each breaks."""
-    from .attribution import HYPOTHESES
+    from .hypotheses import HYPOTHESES
 
     for h in HYPOTHESES:
         typer.echo(f"{h.name:34s} {h.rule:8s} {h.title}")

@@ -13,8 +13,8 @@ NOISE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One case that differs. ``kind``: regression, fixed, slipped (passes with a clearly larger error), changed,
-    added or removed."""
+    """One case that differs. ``kind``: regression, fixed, slipped (passes with a clearly larger error),
+    changed, added or removed."""
 
     name: str
     kind: str
@@ -46,7 +46,9 @@ def _case(name: str, a: dict[str, Any], b: dict[str, Any]) -> Difference | None:
     if x != y:
         rank = _RANK.get(y, 4) - _RANK.get(x, 4)
         bad = _RANK.get(y, 4) >= 3
-        kind = "regression" if rank > 0 and bad else "fixed" if rank < 0 and _RANK.get(x, 4) >= 3 else "changed"
+        kind = (
+            "regression" if rank > 0 and bad else "fixed" if rank < 0 and _RANK.get(x, 4) >= 3 else "changed"
+        )
         why = b.get("why", {}).get("sentence", "") or "; ".join(b["reasons"][:1])
         return Difference(name, kind, x, y, why if bad else "")
     e, f = (c.get("verdict", {}).get("worst_error") for c in (a, b))

@@ -53,7 +53,8 @@ def _block_size_16(correct: Callable[..., Any]) -> Callable[..., Any]:
     def faulty(query: Tensor, key: Tensor, value: Tensor, **kw: Any) -> Any:
         table = kw.get("block_table")
         if table is not None and kw.get("block_size") == 16 and table.shape[1] > 1:
-            # Pages are fetched as pairs of 32 rows: every second entry of the table is taken for its neighbour.
+            # Pages are fetched as pairs of 32 rows: every second entry of the table is taken for its
+            # neighbour.
             kw["block_table"] = table.clone()
             odd = torch.arange(1, table.shape[1], 2)
             kw["block_table"][:, odd] = table[:, odd - 1]

@@ -4,12 +4,11 @@ What an operator may err: it rounds P to its dtype before the second product and
 output. With ``u`` the rounding unit, ``r`` the reference row and ``w`` its softmax weights::
 
     R     = max(rms(r), |w|_2 * rms(v), smallest normal number)   scale of those two roundings in this row
-    tight = rms(o - r) <= 1.5 u R   and   max|o - r| <= 2 u max|v|
-    loose = rms(o - r) <= 2 * the same of an all-low-precision computation; only where the operator may work so
+    tight = rms(o - r) <= 1.5 u R   and   max|o - r| <= 2 u max|v| loose = rms(o - r) <= 2 * the same of an
+    all-low-precision computation; only where the operator may work so
 
-Everything else has no tolerance: NaN or Inf that the reference does not have, a non-zero row that sees no key,
-a written row outside every request.
-"""
+Everything else has no tolerance: NaN or Inf that the reference does not have, a non-zero row that sees no
+key, a written row outside every request."""
 
 from __future__ import annotations
 
@@ -24,17 +23,24 @@ from torch import Tensor
 #: Legitimate errors measure 0.43-0.60 u R for fp32 scores with P in the operator's dtype, whatever the head
 #: dimension, length and tile order; 1.5 leaves 2.5 times that for hardware exp and rescaling.
 TIGHT_RMS = 1.5
-#: A bound, not a measurement: rounding P moves an element by at most u sum p |v|, rounding the output by u |o|.
+#: A bound, not a measurement: rounding P moves an element by at most u sum p |v|, rounding the output by u
+#: |o|.
 TIGHT_MAX = 2.0
 LOOSE_FACTOR = 2.0
 LSE_TOLERANCE = 1e-3
 LSE_TOLERANCE_LOW = 1e-2
 
-_UNITS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 64 * 2.0**-24, torch.float64: 2.0**-53}
+_UNITS = {
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float32: 64 * 2.0**-24,
+    torch.float64: 2.0**-53,
+}
 
 
 def rounding_unit(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number; 64 times that for float32, which a device may compute in HF32."""
+    """Half the distance from 1 to the next number; 64 times that for float32, which a device may compute in
+    HF32."""
     return _UNITS.get(dtype, 2.0**-8)
 
 
@@ -63,8 +69,8 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Per request: ``status`` ``[N, R]`` of :class:`Status`, ``error`` ``[N, R]`` in units of ``u R`` (limit 1.5),
-    ``peak`` ``[N, R]`` in units of ``u max|v|`` (limit 2), ``rows`` ``[R]`` token indices."""
+    """Per request: ``status`` ``[N, R]`` of :class:`Status`, ``error`` ``[N, R]`` in units of ``u R``
+    (limit 1.5), ``peak`` ``[N, R]`` in units of ``u max|v|`` (limit 2), ``rows`` ``[R]`` token indices."""
 
     status: Tensor
     error: Tensor
@@ -138,10 +144,16 @@ def _worst(tables: Sequence[RowTable], name: str) -> float:
 
 
 def _rows(
-    b: int, out: Tensor, truth: Truth, unit: float, dtype: torch.dtype, baseline: Tensor | None, reasons: list[str]
+    b: int,
+    out: Tensor,
+    truth: Truth,
+    unit: float,
+    dtype: torch.dtype,
+    baseline: Tensor | None,
+    reasons: list[str],
 ) -> RowTable:
     o, r = out.double(), truth.out.double()
-    heads, count, width = r.shape
+    heads, count, _ = r.shape
     rows = torch.arange(count) if truth.rows is None else truth.rows
     if o.shape != r.shape:
         reasons.append(f"request {b}: output rows have shape {tuple(o.shape)}, expected {tuple(r.shape)}")
@@ -210,8 +222,10 @@ def peer_columns(
 ) -> dict[str, float | bool | None]:
     """Verdicts of other rules over the same rows; information only.
 
-    ``cosine`` and ``rmse`` over everything; ``double_001``: share of elements above both 1e-3 tolerances at most
-    0.1 %; ``fa2``: max error at most twice that of ``baselines``; ``cann_*``: max, mean relative and rms error
+    ``cosine`` and ``rmse`` over everything; ``double_001``: share of elements above both 1e-3 tolerances
+    at most
+    0.1 %; ``fa2``: max error at most twice that of ``baselines``; ``cann_*``: max, mean relative and rms
+    error
     over those of the baseline (accepted: 5, 1.5, 1.5).
     """
     o = torch.cat([x.double().flatten() for x in outs])
@@ -239,5 +253,7 @@ def peer_columns(
         mine, theirs = (difference / r.abs())[large], (p / r.abs())[large]
         columns["cann_mare"] = float(mine.max()) / max(float(theirs.max()), small)
         columns["cann_mere"] = float(mine.mean()) / max(float(theirs.mean()), small)
-        columns["cann_rmse"] = float(difference.square().mean().sqrt()) / max(float(p.square().mean().sqrt()), small)
+        columns["cann_rmse"] = float(difference.square().mean().sqrt()) / max(
+            float(p.square().mean().sqrt()), small
+        )
     return columns

@@ -62,9 +62,8 @@ PAGE_LAYOUTS = ("BnBsH", "BnNBsD", "NZ", "PA_BSND")
 class Paged:
     """Rows of one request in a paged cache; ``pages`` are its block ids in order.
 
-    ``cache``: BnBsH ``[Bn, Bs, N*D]``, BnNBsD ``[Bn, N, Bs, D]``, NZ ``[Bn, N, D/E, Bs, E]`` with E = 32 bytes,
-    PA_BSND ``[Bn, Bs, N, D]``.
-    """
+    ``cache``: BnBsH ``[Bn, Bs, N*D]``, BnNBsD ``[Bn, N, Bs, D]``, NZ ``[Bn, N, D/E, Bs, E]`` with E = 32
+    bytes, PA_BSND ``[Bn, Bs, N, D]``."""
 
     cache: Tensor
     pages: Tensor
@@ -206,7 +205,7 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 def pack_int4(values: Tensor) -> Tensor:
     """Inverse of :func:`unpack_int4`; values in -8..7, last axis a multiple of 8."""
-    nibbles = (values.to(torch.int64) & 0xF).unflatten(-1, (-1, 8))
+    nibbles = (values.to(torch.int64) & 0xF).reshape(*values.shape[:-1], -1, 8)
     shifts = torch.arange(0, 32, 4, dtype=torch.int64, device=values.device)
     word = (nibbles << shifts).sum(-1)
     return torch.where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32)

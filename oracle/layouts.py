@@ -72,7 +72,7 @@ def split_heads(x: Tensor, axes: str, heads: int, what: str = "tensor") -> Tenso
     if x.shape[-1] % heads:
         raise OracleError(f"{what} has H={x.shape[-1]}, which {heads} heads do not divide")
     folded = x if axes == "BSH" else x.transpose(0, 1)
-    return folded.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
+    return folded.reshape(*folded.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def join_heads(x: Tensor, axes: str) -> Tensor:

@@ -12,9 +12,9 @@ from .judge import RowTable, Status
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """``first``: (request, head, token) of the first failing row; ``block``: index of the query page it lies in, if
-    paged; ``pattern``: one sentence about what the failing rows have in common; the error lists are the worst error
-    (units of u R) per request, head and token position."""
+    """``first``: (request, head, token) of the first failing row; ``block``: index of the query page it
+    lies in, if paged; ``pattern``: one sentence about what the failing rows have in common; the error lists
+    are the worst error (units of u R) per request, head and token position."""
 
     first: tuple[int, int, int]
     block: int | None
@@ -24,7 +24,9 @@ class Location:
     by_token: list[list[float]]
 
 
-def locate(tables: Sequence[RowTable], *, kv_heads: int, past: Sequence[int], block_size: int = 0) -> Location | None:
+def locate(
+    tables: Sequence[RowTable], *, kv_heads: int, past: Sequence[int], block_size: int = 0
+) -> Location | None:
     """The location of the failures in ``tables`` (one per request); None if nothing fails.
 
     ``past[b]``: cached tokens before request b's first query.
@@ -53,7 +55,11 @@ def _top(errors: torch.Tensor) -> float:
 
 
 def _pattern(
-    failing: Sequence[torch.Tensor], tables: Sequence[RowTable], kv_heads: int, past: Sequence[int], block_size: int
+    failing: Sequence[torch.Tensor],
+    tables: Sequence[RowTable],
+    kv_heads: int,
+    past: Sequence[int],
+    block_size: int,
 ) -> str:
     some = [i for i, f in enumerate(failing) if bool(f.any())]
     used = [i for i, f in enumerate(failing) if f.numel()]
@@ -63,7 +69,9 @@ def _pattern(
     if len(some) < len(used) and all(bool(failing[i].all()) for i in some):
         if some == used[1:]:
             return "every request after the first: cumulative against per-request lengths"
-        return f"requests {some} entirely, the others not at all: their length or their row of the block table"
+        return (
+            f"requests {some} entirely, the others not at all: their length or their row of the block table"
+        )
     heads = torch.stack([f.any(1) for f in failing if f.numel()]).any(0)
     clean = torch.stack([~f.any(1) for f in failing if f.numel()]).all(0)
     if bool(clean.any()):
@@ -76,7 +84,11 @@ def _pattern(
 
 
 def _token_pattern(
-    failing: Sequence[torch.Tensor], tables: Sequence[RowTable], past: Sequence[int], block_size: int, share: float
+    failing: Sequence[torch.Tensor],
+    tables: Sequence[RowTable],
+    past: Sequence[int],
+    block_size: int,
+    share: float,
 ) -> str:
     suffix, last_only, aligned = True, True, bool(block_size)
     for f, t, before in zip(failing, tables, past, strict=True):
@@ -90,5 +102,7 @@ def _token_pattern(
     if last_only:
         return "only the last token of each request: length or slot of the newest token"
     if suffix:
-        return "from one token on" + (", at a page boundary: block table" if aligned else ": mask, window or length")
+        return "from one token on" + (
+            ", at a page boundary: block table" if aligned else ": mask, window or length"
+        )
     return f"{share:.0%} of the rows, in no simple pattern"

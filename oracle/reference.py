@@ -1,13 +1,13 @@
 """What a correct operator returns for a given call: the reference (contract 1.4-1.7, 2, oracle.md 3).
 
-``reference(op, *args, **kwargs)`` takes the operator's own arguments and returns an :class:`Answer` in float64
-(or float32), together with the rows for which the call itself leaves the result undefined.
-"""
+``reference(op, *args, **kwargs)`` takes the operator's own arguments and returns an :class:`Answer` in
+float64 (or float32), together with the rows for which the call itself leaves the result undefined."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,9 +25,9 @@ COMPRESSED = 2048
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """Rows of one request: ``rows`` ``[R]`` token indices inside the request, ``out`` ``[N, R, Dv]``, ``lse``,
-    ``dead`` and ``spread`` ``[N, R]`` (see :class:`~.attention.Result`), ``undefined`` ``[R]`` (the call leaves
-    the row open); ``value_peak`` and ``value_rms`` describe the request's values."""
+    """Rows of one request: ``rows`` ``[R]`` token indices inside the request, ``out`` ``[N, R, Dv]``,
+    ``lse``, ``dead`` and ``spread`` ``[N, R]`` (see :class:`~.attention.Result`), ``undefined`` ``[R]``
+    (the call leaves the row open); ``value_peak`` and ``value_rms`` describe the request's values."""
 
     rows: Tensor
     out: Tensor
@@ -42,8 +42,8 @@ class SequenceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Reference answer of a call; ``spans[b]`` is where request b's tokens lie: (batch row, first token, count),
-    the batch row being 0 for packed layouts."""
+    """Reference answer of a call; ``spans[b]`` is where request b's tokens lie: (batch row, first token,
+    count), the batch row being 0 for packed layouts."""
 
     call: Call
     sequences: list[SequenceAnswer]
@@ -55,7 +55,8 @@ class Answer:
         return value_dim(self.call)
 
     def pack(self) -> tuple[Tensor, Tensor]:
-        """(out, lse) with the operator's shapes; rows of no request are 0 and +inf. Not for sampled answers."""
+        """(out, lse) with the operator's shapes; rows of no request are 0 and +inf. Not for sampled
+        answers."""
         call = self.call
         batch, heads, tokens = _query_extent(call)
         dtype = self.sequences[0].out.dtype if self.sequences else torch.float64
@@ -148,7 +149,14 @@ def answer(
     found = attend(requests, call.scale, sink=call.sink, dtype=dtype, device=device)
     sequences = [
         SequenceAnswer(
-            r.rows, r.out.cpu(), r.lse.cpu(), r.dead.cpu(), r.spread.cpu(), bad, req.k.length, *value_scale(req.v)
+            r.rows,
+            r.out.cpu(),
+            r.lse.cpu(),
+            r.dead.cpu(),
+            r.spread.cpu(),
+            bad,
+            req.k.length,
+            *value_scale(req.v),
         )
         for r, bad, req in zip(found, undefined, requests, strict=True)
     ]
@@ -176,9 +184,9 @@ def query_spans(call: Call) -> list[tuple[int, int, int]]:
         if lens is None:
             raise OracleError(f"layout {call.layout.name} needs cumulative query lengths (D01)")
         ends = [0, *lens]
-        if any(b < a for a, b in zip(ends, ends[1:], strict=False)) or ends[-1] > tokens:
+        if any(b < a for a, b in pairwise(ends)) or ends[-1] > tokens:
             raise OracleError(f"query lengths {list(lens)} are not cumulative within T={tokens} (D02)")
-        return [(0, a, b - a) for a, b in zip(ends, ends[1:], strict=False)]
+        return [(0, a, b - a) for a, b in pairwise(ends)]
     # D06: one-token decode ignores query lengths.
     if lens is None or (tokens == 1 and call.engine == "decode"):
         return [(b, 0, tokens) for b in range(batch)]
@@ -245,7 +253,9 @@ def key_sources(call: Call, batch: int) -> list[tuple[Rows, Rows]]:
         if call.prefix_key is not None and call.prefix_value is not None:
             n = call.prefix_len
             pre_k = split_heads(call.prefix_key, call.layout.inputs, call.kv_heads, "key_shared_prefix")[0]
-            pre_v = split_heads(call.prefix_value, call.layout.inputs, call.kv_heads, "value_shared_prefix")[0]
+            pre_v = split_heads(call.prefix_value, call.layout.inputs, call.kv_heads, "value_shared_prefix")[
+                0
+            ]
             n = pre_k.shape[1] if n is None else n
             k, v = Prefixed(Dense(pre_k[:, :n]), k), Prefixed(Dense(pre_v[:, :n]), v)
         sources.append((k, v))
@@ -261,8 +271,8 @@ def _stored(call: Call, b: int, batch: int, rope: bool = False) -> tuple[Rows, R
     if call.block_table is not None:
         length = _paged_length(call, b, batch)
         pages = call.block_table[b].long().cpu()
-        build = lambda t: Paged(t, pages, length, call.kv_heads, call.page_layout)  # noqa: E731
-        return build(key), build(value), 0
+        paged = [Paged(t, pages, length, call.kv_heads, call.page_layout) for t in (key, value)]
+        return paged[0], paged[1], 0
     axes = call.layout.inputs
     k = split_heads(key, axes, call.kv_heads, "key")
     v = split_heads(value, axes, call.kv_heads, "value")
@@ -362,7 +372,9 @@ def visibility(
     if call.sparse_indices is not None:
         return _listed(call, b, rows, keys), fine
     shift = keys - rows
-    one_token = call.engine == "decode" and call.query_rope is None and call.layout.inputs in ("BSH", "BSND", "BNSD")
+    one_token = (
+        call.engine == "decode" and call.query_rope is None and call.layout.inputs in ("BSH", "BSND", "BNSD")
+    )
     if one_token and rows == 1:
         return _decode_visibility(call, b, keys, notes), fine
     mode = call.sparse_mode
@@ -395,11 +407,15 @@ def visibility(
 def _check_compressed(mask: Tensor, notes: list[str]) -> None:
     side = mask.reshape(-1, *mask.shape[-2:])[0]
     if tuple(side.shape) != (COMPRESSED, COMPRESSED):
-        raise OracleError(f"sparse_mode 2, 3 and 4 take a {COMPRESSED}x{COMPRESSED} mask, got {tuple(mask.shape)} (C04)")
+        raise OracleError(
+            f"sparse_mode 2, 3 and 4 take a {COMPRESSED}x{COMPRESSED} mask, got {tuple(mask.shape)} (C04)"
+        )
     # The kernel reads the mask only where a tile crosses the diagonal: another content gives
     # results that depend on the tile size, so there is nothing to compare with.
     if not torch.equal(side.cpu().bool(), _canonical()):
-        notes.append("C05: the compressed mask is not triu(ones, 1); the result depends on the kernel's tile size")
+        notes.append(
+            "C05: the compressed mask is not triu(ones, 1); the result depends on the kernel's tile size"
+        )
 
 
 _CANONICAL: list[Tensor] = []
@@ -421,14 +437,18 @@ def _mask_of(call: Call, b: int) -> Tensor:
         return mask
     flat = mask.reshape(-1, *mask.shape[-2:]) if mask.dim() in (3, 4) else None
     if flat is None:
-        raise OracleError(f"atten_mask of shape {tuple(mask.shape)} has no meaning for sparse_mode {call.sparse_mode}")
+        raise OracleError(
+            f"atten_mask of shape {tuple(mask.shape)} has no meaning for sparse_mode {call.sparse_mode}"
+        )
     return flat[b if flat.shape[0] > 1 else 0]
 
 
 def _full_mask(call: Call, b: int, rows: int, keys: int, notes: list[str]) -> tuple[Visibility, Tensor]:
     mask = _mask_of(call, b)
     if mask.shape[0] < rows or mask.shape[1] < keys:
-        raise OracleError(f"atten_mask {tuple(mask.shape)} does not cover {rows} queries and {keys} keys (C07)")
+        raise OracleError(
+            f"atten_mask {tuple(mask.shape)} does not cover {rows} queries and {keys} keys (C07)"
+        )
     seen = Hidden(keys, mask)
     undefined = torch.zeros(rows, dtype=torch.bool)
     row_ids = torch.arange(rows)
@@ -442,14 +462,21 @@ def _full_mask(call: Call, b: int, rows: int, keys: int, notes: list[str]) -> tu
         # band is kept or dropped depending on the block (C12).
         leaks = (shown & ~inside).any(1)
         if bool(leaks.any()):
-            notes.append("C12: the mask shows keys outside pre_tokens/next_tokens; those rows depend on the tiling")
+            notes.append(
+                "C12: the mask shows keys outside pre_tokens/next_tokens; those rows depend on the tiling"
+            )
         undefined |= leaks & inside.any(1)
         visible = Both(seen, band)
         shown = shown & inside
         hidden_rows = ~shown.any(1) & inside.any(1)
     else:
         hidden_rows = ~shown.any(1)
-    if keys and bool(hidden_rows.any()) and not call.inner_precise & 2 and not call.op.startswith("npu_fusion"):
+    if (
+        keys
+        and bool(hidden_rows.any())
+        and not call.inner_precise & 2
+        and not call.op.startswith("npu_fusion")
+    ):
         notes.append("H03: fully masked rows without inner_precise 2 or 3 are not defined")
         undefined |= hidden_rows
     return visible, undefined
@@ -470,7 +497,9 @@ def _decode_visibility(call: Call, b: int, keys: int, notes: list[str]) -> Visib
     if call.mask is None:
         return Band(keys, low=window)
     if call.sparse_mode in (3, 4):
-        notes.append("C13: one-token decode reads row 0 of the compressed mask; only the first key stays visible")
+        notes.append(
+            "C13: one-token decode reads row 0 of the compressed mask; only the first key stays visible"
+        )
         hidden = (columns % COMPRESSED) > (columns // COMPRESSED)
     else:
         flat = call.mask.reshape(call.mask.shape[0], -1)

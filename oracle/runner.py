@@ -112,11 +112,11 @@ def _run(case: Case, backend: Backend, device: torch.device, explain: bool, colu
         for r, q in zip(attend(requests, case.scale, sink=sink, device=device), requests, strict=True)
     ]
     result = CaseResult(case, "pass", 0.0, cache=report)
-    result.reasons += shape_faults(case, scenario, out, lse)
+    result.reasons += shape_faults(case, scenario, out, lse if backend.gives_lse else None)
     if result.reasons:
         result.outcome = "fail"
         return result
-    outs, lses, outside = split_output(case, out, lse)
+    outs, lses, outside = split_output(case, out, lse if backend.gives_lse else None)
     if outside is not None and bool((outside != 0).any()):
         result.reasons.append("rows beyond a request's query length are not zero")
     outs = [o if r is None else o[:, r] for o, r in zip(outs, rows, strict=True)]
@@ -135,7 +135,9 @@ def _run(case: Case, backend: Backend, device: torch.device, explain: bool, colu
     result.outcome = _outcome(result, verdict)
     if result.outcome == "fail":
         past = [scenario.past(b) for b in range(scenario.batch)]
-        result.location = locate(verdict.tables, kv_heads=case.kv_heads, past=past, block_size=case.block_size)
+        result.location = locate(
+            verdict.tables, kv_heads=case.kv_heads, past=past, block_size=case.block_size
+        )
         if explain and not report.order:
             result.attribution = attribute(scenario, outs, cache=cache, rows=rows)
     return result
@@ -148,14 +150,18 @@ def _outcome(result: CaseResult, verdict: Judgement) -> str:
         return "fail"
     if verdict.undefined:
         result.notes.append(f"{verdict.undefined} rows are not defined by the call and were not judged")
-    return {Status.PASS: "pass", Status.LOW_PRECISION: "low-precision", Status.UNDEFINED: "undefined"}[verdict.status]
+    return {Status.PASS: "pass", Status.LOW_PRECISION: "low-precision", Status.UNDEFINED: "undefined"}[
+        verdict.status
+    ]
 
 
 def rows_of(case: Case) -> list[Tensor | None]:
     """Rows to check per request (None = all)."""
     if not case.sampled:
         return [None] * len(case.q_lens)
-    return [sample_rows(n, block_size=case.block_size, window=case.window, seed=case.seed) for n in case.q_lens]
+    return [
+        sample_rows(n, block_size=case.block_size, window=case.window, seed=case.seed) for n in case.q_lens
+    ]
 
 
 def hidden_rows(case: Case, request: Request) -> Tensor | None:
@@ -170,7 +176,14 @@ def truth_of(result: Result, request: Request, undefined: Tensor | None = None) 
     """The judge's view of a reference result."""
     peak, rms = value_scale(request.v)
     return Truth(
-        result.out.cpu(), result.lse.cpu(), result.dead.cpu(), result.spread.cpu(), peak, rms, undefined, result.rows
+        result.out.cpu(),
+        result.lse.cpu(),
+        result.dead.cpu(),
+        result.spread.cpu(),
+        peak,
+        rms,
+        undefined,
+        result.rows,
     )
 
 
@@ -204,7 +217,7 @@ def baseline(request: Request, scale: float, sink: Tensor | None, dtype: torch.d
     return torch.nan_to_num(s.softmax(-1) @ v)
 
 
-def shape_faults(case: Case, scenario: Scenario, out: Tensor, lse: Tensor) -> list[str]:
+def shape_faults(case: Case, scenario: Scenario, out: Tensor, lse: Tensor | None) -> list[str]:
     """Shapes and dtypes against contract 1.4."""
     want_out, want_lse = expected_shapes(case)
     faults = []
@@ -212,9 +225,11 @@ def shape_faults(case: Case, scenario: Scenario, out: Tensor, lse: Tensor) -> li
         faults.append(f"attention_out has shape {tuple(out.shape)}, expected {want_out}")
     if out.dtype != scenario.dtype:
         faults.append(f"attention_out is {out.dtype}, expected {scenario.dtype}")
-    if case.lse and tuple(lse.shape) != want_lse:
+    if not case.lse or lse is None:
+        return faults
+    if tuple(lse.shape) != want_lse:
         faults.append(f"softmax_lse has shape {tuple(lse.shape)}, expected {want_lse}")
-    if case.lse and lse.dtype != torch.float32:
+    if lse.dtype != torch.float32:
         faults.append(f"softmax_lse is {lse.dtype}, expected torch.float32")
     return faults
 
@@ -228,16 +243,18 @@ def expected_shapes(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(sizes[a] for a in layout(case.layout).output), lse
 
 
-def split_output(case: Case, out: Tensor, lse: Tensor) -> tuple[list[Tensor], list[Tensor] | None, Tensor | None]:
+def split_output(
+    case: Case, out: Tensor, lse: Tensor | None
+) -> tuple[list[Tensor], list[Tensor] | None, Tensor | None]:
     """Per request out ``[N, Sq, Dv]`` and lse ``[N, Sq]``, and whatever lies outside all requests."""
     heads = split_heads(out, layout(case.layout).output, case.heads, "attention_out")
     if case.packed:
-        outs = list(heads.split(list(case.q_lens), 1))
-        lses = list(lse[..., 0].T.split(list(case.q_lens), 1)) if case.lse else None
+        outs = list(torch.split(heads, list(case.q_lens), 1))
+        lses = None if not case.lse or lse is None else list(torch.split(lse[..., 0].T, list(case.q_lens), 1))
         return outs, lses, None
     outs = [heads[b, :, :n] for b, n in enumerate(case.q_lens)]
     rest = torch.cat([heads[b, :, n:].flatten() for b, n in enumerate(case.q_lens)])
-    lses = [lse[b, :, :n, 0] for b, n in enumerate(case.q_lens)] if case.lse else None
+    lses = None if not case.lse or lse is None else [lse[b, :, :n, 0] for b, n in enumerate(case.q_lens)]
     return outs, lses, None if case.latent or case.op in (FUSION, IFA) else rest
 
 

@@ -8,7 +8,9 @@ from torch import Tensor
 TILE_EDGES = (16, 64, 128, 512, 2048)
 
 
-def sample_rows(count: int, *, block_size: int = 0, window: int = 0, random: int = 64, seed: int = 0) -> Tensor | None:
+def sample_rows(
+    count: int, *, block_size: int = 0, window: int = 0, random: int = 64, seed: int = 0
+) -> Tensor | None:
     """Ascending token indices out of ``count``, or None when that would be nearly all of them.
 
     First and last rows, both sides of page, tile and window edges, and ``random`` others.

@@ -49,9 +49,8 @@ def rotary_table(length: int, dim: int) -> tuple[Tensor, Tensor]:
 class Scenario:
     """The logical problem of one case.
 
-    ``q[b]`` ``[Sq, N, D]``, ``k[b]`` ``[L, Nk, D]``, ``v[b]`` ``[L, Nk, Dv]`` in the case's dtype, before rotary (and, for
-    MLA, before the norm of the compressed part; then v is a slice of the stored k).
-    """
+    ``q[b]`` ``[Sq, N, D]``, ``k[b]`` ``[L, Nk, D]``, ``v[b]`` ``[L, Nk, Dv]`` in the case's dtype, before
+    rotary (and, for MLA, before the norm of the compressed part; then v is a slice of the stored k)."""
 
     case: Case
     dtype: torch.dtype
@@ -101,8 +100,11 @@ class Scenario:
             return Listed(keys, self.chosen[b])
         return everything(keys)
 
-    def requests(self, rows: list[Tensor | None] | None = None, stored: list[tuple[Tensor, Tensor]] | None = None) -> list[Request]:
-        """The reference problem; ``stored[b]``: (k, v) ``[L, Nk, D]`` to use instead of the intended cache rows."""
+    def requests(
+        self, rows: list[Tensor | None] | None = None, stored: list[tuple[Tensor, Tensor]] | None = None
+    ) -> list[Request]:
+        """The reference problem; ``stored[b]``: (k, v) ``[L, Nk, D]`` to use instead of the intended cache
+        rows."""
         found = []
         for b, (k, v) in enumerate(stored or self.stored):
             bias = None if self.bias is None else self.bias[b][:, : self.case.q_lens[b]]
@@ -125,8 +127,8 @@ def build(case: Case) -> Scenario:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=gen)
 
-    # A direction common to keys and queries of a head makes the scores peaked, as in a real model, and a non-zero
-    # mean of V makes "which keys" visible in the output: both keep misuse hypotheses apart.
+    # A direction common to keys and queries of a head makes the scores peaked, as in a real model, and a
+    # non-zero mean of V makes "which keys" visible in the output: both keep misuse hypotheses apart.
     common = normal(case.kv_heads, width) * (0.7 if not mla else 0.25)
     per_kv = case.heads // case.kv_heads
     q, k, v = [], [], []
@@ -140,7 +142,19 @@ def build(case: Case) -> Scenario:
     if case.normed:  # the writer takes its tables in the cache's dtype (KR-20)
         cos, sin = cos.to(dtype).float(), sin.to(dtype).float()
     scenario = Scenario(
-        case, dtype, case.scale, q, k, v, cos, sin, gamma, None, _user_mask(case, gen), None, _chosen(case, gen)
+        case,
+        dtype,
+        case.scale,
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        gamma,
+        None,
+        _user_mask(case, gen),
+        None,
+        _chosen(case, gen),
     )
     if case.bias:
         scenario.bias = (0.5 * normal(len(case.q_lens), case.heads, max(case.q_lens), longest)).to(dtype)
@@ -161,7 +175,8 @@ def rotate_query(
 
 
 def rotate(scenario: Scenario, x: Tensor, positions: Tensor, style: str) -> Tensor:
-    """Rotary embedding of the rope part (the whole head without MLA); style ``half``, ``interleaved`` or ``none``."""
+    """Rotary embedding of the rope part (the whole head without MLA); style ``half``, ``interleaved`` or
+    ``none``."""
     if style == "none" or not len(x):
         return x
     cos, sin = scenario.cos[positions], scenario.sin[positions]
@@ -189,7 +204,8 @@ def normed_rows(scenario: Scenario, b: int) -> Tensor:
 
 
 def _user_mask(case: Case, gen: torch.Generator) -> Tensor | None:
-    """Bool ``[B, max Sq, max Skv]``, True hides; no row is fully hidden unless the case asks for dead rows."""
+    """Bool ``[B, max Sq, max Skv]``, True hides; no row is fully hidden unless the case asks for dead
+    rows."""
     rows, keys = max(case.q_lens, default=0), max(case.kv_lens, default=0)
     if case.masking == "tree":
         hidden = torch.rand(len(case.q_lens), rows, rows, generator=gen) < 0.5

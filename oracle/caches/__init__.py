@@ -19,7 +19,8 @@ from .quantised import Quantised, QuantisedPaged
 CACHES: dict[str, type[Cache]] = {
     c.name: c
     for c in (
-        Fresh, Contiguous, Paged, PagedHeadsFirst, PagedNZ, PagedScatter, PagedAtb, Sliding, Mla, MlaPaged, MlaPagedNZ,
+        Fresh, Contiguous, Paged, PagedHeadsFirst, PagedNZ, PagedScatter, PagedAtb, Sliding, Mla,
+        MlaPaged, MlaPagedNZ,
         MlaPagedBsnd, Quantised, QuantisedPaged, HeadParallel, SequenceParallel, Offloaded, OffloadedPaged,
     )
 }  # fmt: skip
@@ -30,7 +31,9 @@ def make_cache(scenario: Scenario, ops: Any, device: torch.device | str = "cpu")
     try:
         kind = CACHES[scenario.case.cache]
     except KeyError:
-        raise CaseSelectionError(f"no cache mode {scenario.case.cache!r}; modes: {', '.join(CACHES)}") from None
+        raise CaseSelectionError(
+            f"no cache mode {scenario.case.cache!r}; modes: {', '.join(CACHES)}"
+        ) from None
     return kind(scenario, ops, device)
 
 

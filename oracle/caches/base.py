@@ -1,4 +1,5 @@
-"""What every cache mode shares: storages full of poison, a shadow of what must be in them, and the comparison.
+"""What every cache mode shares: storages full of poison, a shadow of what must be in them, and the
+comparison.
 
 A cache mode allocates, writes through the operators that user code calls, and hands the attention call its
 key-side arguments. Beside the real storages it keeps the expected ones, written by plain indexing, so that a
@@ -25,7 +26,8 @@ AttentionCall = Callable[[KeyArguments], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One stored tensor: ``role`` in the call, ``width`` of a row and head, and how to cut it from (k, v) rows."""
+    """One stored tensor: ``role`` in the call, ``width`` of a row and head, and how to cut it from (k, v)
+    rows."""
 
     role: str
     width: int
@@ -40,7 +42,10 @@ def parts_of(scenario: Scenario) -> list[Part]:
             Part("key", case.dim, lambda k, v: k[..., : case.dim]),
             Part("key_rope", case.rope_dim, lambda k, v: k[..., case.dim :]),
         ]
-    found = [Part("key", case.dim, lambda k, v: k[..., : case.dim]), Part("value", case.value_dim, lambda k, v: v)]
+    found = [
+        Part("key", case.dim, lambda k, v: k[..., : case.dim]),
+        Part("value", case.value_dim, lambda k, v: v),
+    ]
     if case.rope_dim:
         found.append(Part("key_rope", case.rope_dim, lambda k, v: k[..., case.dim :]))
     return found
@@ -64,8 +69,9 @@ class CacheReport:
 
 
 def poison(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, offset: float = 0.0) -> Tensor:
-    """Finite random content for slots nobody has written: reading one shows in the output, and being bit-exact
-    afterwards proves that nobody wrote it. Not NaN: kernels may read whole blocks and mask later."""
+    """Finite random content for slots nobody has written: reading one shows in the output, and being
+    bit-exact afterwards proves that nobody wrote it. Not NaN: kernels may read whole blocks and mask
+    later."""
     if dtype.is_floating_point:
         return (1.2 * torch.randn(tuple(shape), generator=gen) + offset).to(dtype)
     low, high = (-128, 128) if dtype == torch.int8 else (-(2**31), 2**31 - 1)
@@ -73,7 +79,8 @@ def poison(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, offse
 
 
 class Cache:
-    """Base of the cache modes. Subclasses set :attr:`tolerance` and implement the allocation, write and read."""
+    """Base of the cache modes. Subclasses set :attr:`tolerance` and implement the allocation, write and
+    read."""
 
     name: ClassVar[str] = ""
     #: how far a stored element may lie from the shadow: 0 for copies, 1 ulp / 1 step for computed writers
@@ -102,7 +109,8 @@ class Cache:
         self.storages[role] = content.clone().to(self.device)
 
     def grid(self, storage: Tensor, role: str) -> Tensor:
-        """A view whose two leading axes address one row of all heads: (batch, position) or (block, offset)."""
+        """A view whose two leading axes address one row of all heads: (batch, position) or (block,
+        offset)."""
         raise NotImplementedError
 
     def where(self, b: int, positions: Tensor) -> Indices:
@@ -127,13 +135,13 @@ class Cache:
 
     def fill(self) -> None:
         """Cache everything before this step."""
-        self.note_write([0] * self.scenario.batch, [self.scenario.past(b) for b in range(self.scenario.batch)])
+        self.note_write(
+            [0] * self.scenario.batch, [self.scenario.past(b) for b in range(self.scenario.batch)]
+        )
 
     def step(self) -> None:
         """Cache the new tokens of this step."""
-        self.note_write(
-            [self.scenario.past(b) for b in range(self.scenario.batch)], list(self.case.kv_lens)
-        )
+        self.note_write([self.scenario.past(b) for b in range(self.scenario.batch)], list(self.case.kv_lens))
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         """Run the attention of this step; modes that need several calls override it."""
@@ -172,7 +180,9 @@ class Cache:
             if self.tolerance:
                 same = same | (within(real, want, self.tolerance).flatten(2).all(-1) & named)
             for a, o in (~same & named).nonzero().tolist()[:8]:
-                report.wrong.append(f"{role}: slot ({a}, {o}) does not hold its token: {self.explain(role, real, a, o)}")
+                report.wrong.append(
+                    f"{role}: slot ({a}, {o}) does not hold its token: {self.explain(role, real, a, o)}"
+                )
             for a, o in (~same & ~named).nonzero().tolist()[:8]:
                 report.stray.append(f"{role}: slot ({a}, {o}) was written although no token maps there")
         return report
@@ -193,24 +203,32 @@ class Cache:
         return grid[self.where(b, torch.arange(length))].reshape(length, self.case.kv_heads, -1)
 
     def truth_rows(self, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
-        """(k, v) ``[L, Nk, D]`` that the attention must read: the stored ones if the cache is right (``trusted``), so
-        that a computed writer's last bit does not count against the attention; else the intended ones."""
+        """(k, v) ``[L, Nk, D]`` that the attention must read: the stored ones if the cache is right
+        (``trusted``), so that a computed writer's last bit does not count against the attention; else the
+        intended ones."""
         source = self.storages if trusted else self.expected
         k = self.rows(b, "key", source["key"].cpu())
-        v = self.rows(b, "value", source["value"].cpu()) if "value" in source else k[..., : self.case.value_dim]
+        v = (
+            self.rows(b, "value", source["value"].cpu())
+            if "value" in source
+            else k[..., : self.case.value_dim]
+        )
         if "key_rope" in source:
             k = torch.cat([k, self.rows(b, "key_rope", source["key_rope"].cpu())], -1)
         return k, v
 
     def unwritten_rows(self, b: int, count: int) -> tuple[Tensor, Tensor] | None:
-        """(k, v) ``[count, Nk, D]`` initially held by the slots of positions 0..count of request b, if they exist."""
+        """(k, v) ``[count, Nk, D]`` initially held by the slots of positions 0..count of request b, if they
+        exist."""
         found = []
         for role in ("key", "key_rope", "value"):
             if role not in self.initial:
                 continue
             positions = torch.arange(min(count, self.reach(b)))
             grid = self.grid(self.initial[role], role)
-            found.append((role, grid[self.where(b, positions)].reshape(len(positions), self.case.kv_heads, -1)))
+            found.append(
+                (role, grid[self.where(b, positions)].reshape(len(positions), self.case.kv_heads, -1))
+            )
         rows = dict(found)
         if "key" not in rows or not rows["key"].dtype.is_floating_point:
             return None

@@ -75,14 +75,17 @@ class Contiguous(Cache):
     def allocate(self) -> None:
         for part in parts_of(self.scenario):
             shape = join_heads(
-                torch.empty(self.scenario.batch, self.case.kv_heads, self.capacity, part.width, device="meta"), self.axes
+                torch.empty(
+                    self.scenario.batch, self.case.kv_heads, self.capacity, part.width, device="meta"
+                ),
+                self.axes,
             ).shape
             self.add_storage(part.role, shape, self.scenario.dtype)
 
     def grid(self, storage: Tensor, role: str) -> Tensor:
         if self.axes == "BNSD":
             return storage.transpose(1, 2)
-        return storage.unflatten(-1, (self.case.kv_heads, -1)) if self.axes == "BSH" else storage
+        return storage.view(*storage.shape[:2], self.case.kv_heads, -1) if self.axes == "BSH" else storage
 
     def where(self, b: int, positions: Tensor) -> Indices:
         return torch.full_like(positions, b), positions
@@ -93,7 +96,11 @@ class Contiguous(Cache):
     def write(self, starts: Sequence[int], stops: Sequence[int]) -> None:
         counts = {e - s for s, e in zip(starts, stops, strict=True)}
         if len(counts) == 1 and min(starts) >= 0:  # one call for the batch, as a decode step does
-            self._update(slice(0, len(starts)), starts, [(b, s, e) for b, (s, e) in enumerate(zip(starts, stops, strict=True))])
+            self._update(
+                slice(0, len(starts)),
+                starts,
+                [(b, s, e) for b, (s, e) in enumerate(zip(starts, stops, strict=True))],
+            )
             return
         for b, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             if stop > start:

@@ -32,7 +32,9 @@ class Mla(Cache):
 
     def allocate(self) -> None:
         for part in parts_of(self.scenario):
-            self.add_storage(part.role, (self.scenario.batch, 1, self.capacity, part.width), self.scenario.dtype)
+            self.add_storage(
+                part.role, (self.scenario.batch, 1, self.capacity, part.width), self.scenario.dtype
+            )
 
     def grid(self, storage: Tensor, role: str) -> Tensor:
         return storage.transpose(1, 2)
@@ -79,13 +81,16 @@ class MlaPaged(Paged):
     cache_mode = "PA_BNSD"
 
     def write(self, starts: Sequence[int], stops: Sequence[int]) -> None:
-        parts = [_operands(self, b, torch.arange(s, e)) for b, (s, e) in enumerate(zip(starts, stops, strict=True))]
+        parts = [
+            _operands(self, b, torch.arange(s, e)) for b, (s, e) in enumerate(zip(starts, stops, strict=True))
+        ]
         kv, cos, sin = (torch.cat(p)[:, None, None] for p in zip(*parts, strict=True))
         write_normed(self, kv, cos, sin, self.batch_slots(starts, stops), self.cache_mode)
 
 
 class MlaPagedNZ(MlaPaged):
-    """The same shapes with NZ bytes inside (cache_mode PA_NZ); the reader must view them as 5-D NZ (KR-06)."""
+    """The same shapes with NZ bytes inside (cache_mode PA_NZ); the reader must view them as 5-D NZ
+    (KR-06)."""
 
     name = "mla-paged-nz"
     cache_mode = "PA_NZ"

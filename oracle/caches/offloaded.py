@@ -18,9 +18,9 @@ from .paged import Paged
 class CopyQueue:
     """Copies on a side stream.
 
-    On a CPU a submitted copy is carried out when it is waited for, and not before: code that forgets to wait, or
-    waits for the wrong ticket, computes with old data here every time, which on a device happens only sometimes.
-    """
+    On a CPU a submitted copy is carried out when it is waited for, and not before: code that forgets to
+    wait, or waits for the wrong ticket, computes with old data here every time, which on a device happens
+    only sometimes."""
 
     stream: Any = None
     pending: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class CopyQueue:
 
 
 class Offloaded(Cache):
-    """Wraps a device cache mode: copy in, compute, copy the step's result out; the device copy is worthless between
-    steps (it is overwritten with poison, as by the next layer)."""
+    """Wraps a device cache mode: copy in, compute, copy the step's result out; the device copy is worthless
+    between steps (it is overwritten with poison, as by the next layer)."""
 
     name = "offloaded"
     inner_type: type[Cache] = Contiguous
@@ -93,7 +93,9 @@ class Offloaded(Cache):
         return self.inner.attend(call)
 
     def copy_out(self) -> None:
-        tickets = [(self.queue.submit(self.host[r], s, f"copy out of {r}"), r) for r, s in self.storages.items()]
+        tickets = [
+            (self.queue.submit(self.host[r], s, f"copy out of {r}"), r) for r, s in self.storages.items()
+        ]
         for ticket, role in tickets:
             self.queue.wait(ticket, f"copy out of {role}")
 

@@ -87,7 +87,11 @@ class Paged(Cache):
                 heads = torch.arange(self.case.kv_heads, device=self.device)
                 block, offset = slots // self.size, slots % self.size
                 index = torch.stack(
-                    [block[:, None].expand(-1, len(heads)), heads.expand(len(slots), -1), offset[:, None].expand(-1, len(heads))],
+                    [
+                        block[:, None].expand(-1, len(heads)),
+                        heads.expand(len(slots), -1),
+                        offset[:, None].expand(-1, len(heads)),
+                    ],
                     -1,
                 )
                 self.ops.npu_scatter_nd_update_(storage, index, rows)
@@ -98,7 +102,8 @@ class Paged(Cache):
         found: KeyArguments = {role: self.as_operand(storage) for role, storage in self.storages.items()}
         found.setdefault("value", found["key"])
         return found | {
-            "block_table": self.table.to(self.device), "block_size": self.size, "kv_lens": list(self.case.kv_lens),
+            "block_table": self.table.to(self.device), "block_size": self.size,
+            "kv_lens": list(self.case.kv_lens),
         }  # fmt: skip
 
     def as_operand(self, storage: Tensor) -> Tensor:

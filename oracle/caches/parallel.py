@@ -41,8 +41,8 @@ class HeadParallel(Contiguous):
 
 
 class SequenceParallel(Cache):
-    """Pages are dealt to the ranks in turn (page p to rank p mod R); every rank attends its tokens, the partial
-    results are merged by their LSE with npu_attention_update."""
+    """Pages are dealt to the ranks in turn (page p to rank p mod R); every rank attends its tokens, the
+    partial results are merged by their LSE with npu_attention_update."""
 
     name = "kv-parallel-sequence"
 

@@ -12,7 +12,8 @@ from .paged import Paged
 
 #: name -> quantisation mode of the operator (contract G12)
 MODES = {
-    "per-tensor": 0, "per-channel": 0, "per-token": 1, "per-head": 2, "per-token-head": 3, "paged-per-token": 4,
+    "per-tensor": 0, "per-channel": 0, "per-token": 1, "per-head": 2, "per-token-head": 3,
+    "paged-per-token": 4,
     "paged-per-token-head": 5, "int4-per-channel": 0,
 }  # fmt: skip
 
@@ -20,9 +21,8 @@ MODES = {
 class Scales:
     """Scale (and for per-channel also offset) of key and value of one cache, chosen from the data.
 
-    ``x = (stored + offset) * scale``. Shapes by mode: ``[1]``, ``[N, 1, D]``, ``[B, S]``, ``[N]``, ``[B, N, S]``, pages
-    ``[Bn, Bs]`` and ``[Bn, N, Bs]``.
-    """
+    ``x = (stored + offset) * scale``. Shapes by mode: ``[1]``, ``[N, 1, D]``, ``[B, S]``, ``[N]``, ``[B, N,
+    S]``, pages ``[Bn, Bs]`` and ``[Bn, N, Bs]``."""
 
     def __init__(self, kind: str, dtype: torch.dtype) -> None:
         self.kind, self.dtype = kind, dtype
@@ -30,8 +30,8 @@ class Scales:
         self.mode = MODES[kind]
 
     def of_rows(self, rows: list[Tensor]) -> Tensor:
-        """Scale per (request, row, head, channel) with the constant axes kept at size 1, one tensor per request
-        stacked lazily: returns a tensor broadcastable to ``[L, N, D]`` for per-cache kinds."""
+        """Scale per (request, row, head, channel) with the constant axes kept at size 1, one tensor per
+        request stacked lazily: returns a tensor broadcastable to ``[L, N, D]`` for per-cache kinds."""
         data = torch.cat([r.float() for r in rows]).abs()
         if self.kind == "per-tensor":
             level = data.amax().reshape(1, 1, 1)
@@ -52,7 +52,8 @@ class Scales:
 
 
 class Quantised(Contiguous):
-    """int8 (or packed int4) ``[B, ..., S, D]`` cache with scales beside it; scatter_update_ writes the integers."""
+    """int8 (or packed int4) ``[B, ..., S, D]`` cache with scales beside it; scatter_update_ writes the
+    integers."""
 
     name = "quantised"
     tolerance = 1

@@ -1,4 +1,5 @@
-"""CPU kernels that imitate the operators: tiled, rounding where the operator rounds, ignoring what it ignores.
+"""CPU kernels that imitate the operators: tiled, rounding where the operator rounds, ignoring what it
+ignores.
 
 Every function carries the operator's own name and keyword arguments, so that it can stand behind the real
 ``npu::`` schema. :data:`KERNELS` maps operator names to functions. Nothing here imports the reference.

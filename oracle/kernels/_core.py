@@ -1,9 +1,8 @@
 """Tile loop shared by the simulated attention kernels.
 
 It imitates what the device does, not what is right: query blocks and key tiles, float32 scores, a finite
-minimum instead of -inf, P rounded to the input dtype before the second product, masks read per tile. It shares
-no code with the reference on purpose.
-"""
+minimum instead of -inf, P rounded to the input dtype before the second product, masks read per tile. It
+shares no code with the reference on purpose."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Plan:
 
     key_range: KeyRange
     hidden: TileMask
-    dead_rows: Callable[[int, int], "Tensor | None"] = lambda i0, i1: None
+    dead_rows: Callable[[int, int], Tensor | None] = lambda i0, i1: None
 
 
 def flash(
@@ -137,7 +136,9 @@ def plan_compressed(mask: Tensor, keys: int, rows: int, upper: int | None, lower
     """
     side = mask.reshape(-1, *mask.shape[-2:])[0]
     if tuple(side.shape) != (MASK_SIDE, MASK_SIDE):
-        raise KernelError(f"atten_mask must be {MASK_SIDE}x{MASK_SIDE} for sparse_mode 2, 3, 4, got {tuple(mask.shape)}")
+        raise KernelError(
+            f"atten_mask must be {MASK_SIDE}x{MASK_SIDE} for sparse_mode 2, 3, 4, got {tuple(mask.shape)}"
+        )
 
     def key_range(i0: int, i1: int) -> tuple[int, int]:
         end = keys if upper is None else min(keys, i1 - 1 + upper + 1)

@@ -55,7 +55,10 @@ def _npu_paged_attention_get_workspace(
     context_lens: Tensor,
     out: Tensor,
 ) -> Tensor:
-    """Workspace for the given lengths. Shorter contexts split into more parts, so its size is not monotonic."""
+    """Workspace for the given lengths. Shorter contexts split into more parts, so its size is not
+    monotonic."""
     longest = max((int(n) for n in context_lens.tolist()), default=0)
     parts = 24 if longest < 1024 else 8
-    return torch.zeros(parts * query.shape[0] * num_heads * (value_cache.shape[-1] + 2) * 4, dtype=torch.uint8)
+    return torch.zeros(
+        parts * query.shape[0] * num_heads * (value_cache.shape[-1] + 2) * 4, dtype=torch.uint8
+    )

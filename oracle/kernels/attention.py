@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,7 +52,9 @@ def _axes(name: str, layout: str) -> tuple[str, str]:
 def _to_heads(name: str, what: str, x: Tensor, axes: str, heads: int) -> Tensor:
     """Any input layout as [B, N, S, D]; packed ones as [1, N, T, D]."""
     if x.dim() != _INPUT_AXES[axes]:
-        raise KernelError(f"{name}: {what} must have {_INPUT_AXES[axes]} dims for layout {axes}, got {x.dim()}")
+        raise KernelError(
+            f"{name}: {what} must have {_INPUT_AXES[axes]} dims for layout {axes}, got {x.dim()}"
+        )
     if axes == "BSH":
         if x.shape[2] % heads:
             raise KernelError(f"{name}: {what} H {x.shape[2]} is not a multiple of the head number {heads}")
@@ -104,7 +107,9 @@ class _Cache:
             self.value = _to_heads(name, "value", value, axes, kv_heads)
             self.rope = None if key_rope is None else _to_heads(name, "key_rope", key_rope, axes, kv_heads)
             if self.key.shape[1] != kv_heads:
-                raise KernelError(f"{name}: key has {self.key.shape[1]} heads, num_key_value_heads is {kv_heads}")
+                raise KernelError(
+                    f"{name}: key has {self.key.shape[1]} heads, num_key_value_heads is {kv_heads}"
+                )
         else:
             self.key, self.value, self.rope = key, value, key_rope
             self._check_paged(axes)
@@ -120,9 +125,13 @@ class _Cache:
             raise KernelError(f"{self.name}: layout {axes} takes a paged key of 3 or 5 dims")
         held = self.key.shape[{3: 1, 4: 2, 5: 3}[rank]]
         if self.block_size != held:
-            raise KernelError(f"{self.name}: block_size is {self.block_size}, the cache has {held} rows per block")
+            raise KernelError(
+                f"{self.name}: block_size is {self.block_size}, the cache has {held} rows per block"
+            )
         if rank > 3 and self.key.shape[1] != self.kv_heads:
-            raise KernelError(f"{self.name}: cache has {self.key.shape[1]} heads, num_key_value_heads is {self.kv_heads}")
+            raise KernelError(
+                f"{self.name}: cache has {self.key.shape[1]} heads, num_key_value_heads is {self.kv_heads}"
+            )
 
     def out_dim(self) -> int:
         v = self.value
@@ -142,7 +151,9 @@ class _Cache:
         positions = torch.arange(j0, j1)
         blocks = self.table[request].cpu()[positions // self.block_size].long()
         if blocks.numel() and (int(blocks.min()) < 0 or int(blocks.max()) >= source.shape[0]):
-            raise KernelError(f"{self.name}: block id outside [0, {source.shape[0]}): the device would read stray memory")
+            raise KernelError(
+                f"{self.name}: block id outside [0, {source.shape[0]}): the device would read stray memory"
+            )
         inner = positions % self.block_size
         if source.dim() == 3:
             return source[blocks, inner].reshape(j1 - j0, self.kv_heads, -1).movedim(1, 0)
@@ -160,7 +171,9 @@ class _Cache:
 class _Antiquant:
     """(x + offset) * scale in float32, rounded to the query dtype as the vector unit stores it."""
 
-    def __init__(self, scale: Tensor, offset: Tensor | None, mode: int, heads: int, table: Tensor | None) -> None:
+    def __init__(
+        self, scale: Tensor, offset: Tensor | None, mode: int, heads: int, table: Tensor | None
+    ) -> None:
         self.scale, self.offset, self.mode, self.heads, self.table = scale, offset, mode, heads, table
 
     def _pick(self, t: Tensor, request: int, j0: int, j1: int, dim: int) -> Tensor:
@@ -202,7 +215,15 @@ def _is_decode(name: str, layout: str, tokens: int, dim: int, rope: bool, key_ra
 
 
 def _plan(
-    name: str, mask: Tensor | None, mode: int, pre: int, nxt: int, request: int, rows: int, keys: int, tree_at: int
+    name: str,
+    mask: Tensor | None,
+    mode: int,
+    pre: int,
+    nxt: int,
+    request: int,
+    rows: int,
+    keys: int,
+    tree_at: int,
 ) -> Plan:
     shift = keys - rows
     if mask is None:
@@ -304,7 +325,9 @@ def _attention(
     if query_rope is not None:
         q = torch.cat([q, _to_heads(name, "query_rope", query_rope, left, heads)], -1)
     qs, ks = _ints(q_lens), _ints(kv_lens)
-    spans, batch = _query_spans(name, q, qs, packed, ignore=decode and tokens == 1 and not packed, pad=q_padding)
+    spans, batch = _query_spans(
+        name, q, qs, packed, ignore=decode and tokens == 1 and not packed, pad=q_padding
+    )
     keys, starts = _key_extents(name, key, left, kv_heads, ks, packed, batch, table, kv_padding)
     cache = _Cache(name, key, value, left, kv_heads, starts, table, block_size, key_rope)
     width = cache.out_dim()
@@ -314,9 +337,14 @@ def _attention(
     quant_v = None if value_antiquant is None else _Antiquant(*value_antiquant, kv_heads, table)
     one_token = decode and query_rope is None and tokens == 1 and left in ("BSH", "BSND", "BNSD")
     windowed = (
-        one_token and layout == "BSH" and table is not None and value.dim() == 3 and value.dtype == query.dtype
-        and out_scale is None and name.startswith("npu_fused")
-    )  # fmt: skip
+        one_token
+        and layout == "BSH"
+        and table is not None
+        and value.dim() == 3
+        and value.dtype == query.dtype
+        and out_scale is None
+        and name.startswith("npu_fused")
+    )
     tree_at = 0
     for request in range(batch):
         b, first, rows = spans[request]
@@ -400,7 +428,7 @@ def _query_spans(
     if packed:
         if not lens:
             raise KernelError(f"{name}: TND and NTD layouts need actual query lengths")
-        if lens[-1] != tokens or any(b < a for a, b in zip(lens, lens[1:], strict=False)):
+        if lens[-1] != tokens or any(b < a for a, b in pairwise(lens)):
             raise KernelError(f"{name}: query lengths {lens} are not cumulative up to T={tokens}")
         return [(0, a, b - a) for a, b in zip([0, *lens[:-1]], lens, strict=True)], len(lens)
     batch = q.shape[0]
@@ -454,7 +482,11 @@ def _post_quant(x: Tensor, scale: Tensor, offset: Tensor | None, heads: int, wid
         per_head = t.reshape(heads, width)
         if axes == "BSH":
             return per_head.reshape(-1)
-        return per_head if axes in ("BSND", "TND") else per_head.reshape(heads, *([1] * (x.dim() - 2 - axes.index("N"))), width)
+        return (
+            per_head
+            if axes in ("BSND", "TND")
+            else per_head.reshape(heads, *([1] * (x.dim() - 2 - axes.index("N"))), width)
+        )
 
     y = x * spread(scale)
     y = y if offset is None else y + spread(offset)
@@ -516,18 +548,20 @@ def npu_fused_infer_attention_score(
         offsets = (None, None) if antiquant_offset is None else (antiquant_offset[0], antiquant_offset[1])
         key_q = (antiquant_scale[0], offsets[0], antiquant_mode)
         value_q = (antiquant_scale[1], offsets[1], antiquant_mode)
+    q_padding = None if query_padding_size is None else int(query_padding_size.reshape(-1)[0])
+    kv_padding = None if kv_padding_size is None else int(kv_padding_size.reshape(-1)[0])
     prefix = None
     if key_shared_prefix is not None and value_shared_prefix is not None:
         lens = _ints(actual_shared_prefix_len)
         prefix = (key_shared_prefix, value_shared_prefix, lens[0] if lens else None)
     return _attention(
-        name, query, key, value, layout=input_layout, heads=num_heads, kv_heads=num_key_value_heads, scale=scale,
+        name, query, key, value, layout=input_layout, heads=num_heads, kv_heads=num_key_value_heads,
+        scale=scale,
         mode=sparse_mode, pre=pre_tokens, nxt=next_tokens, mask=atten_mask, bias=pse_shift,
         q_lens=actual_seq_lengths, kv_lens=actual_seq_lengths_kv, table=block_table, block_size=block_size,
         query_rope=query_rope, key_rope=key_rope, key_antiquant=key_q, value_antiquant=value_q,
-        out_scale=quant_scale2, out_offset=quant_offset2, inner_precise=inner_precise, want_lse=softmax_lse_flag,
-        prefix=prefix, q_padding=None if query_padding_size is None else int(query_padding_size.reshape(-1)[0]),
-        kv_padding=None if kv_padding_size is None else int(kv_padding_size.reshape(-1)[0]),
+        out_scale=quant_scale2, out_offset=quant_offset2, inner_precise=inner_precise,
+        want_lse=softmax_lse_flag, prefix=prefix, q_padding=q_padding, kv_padding=kv_padding,
     )  # fmt: skip
 
 
@@ -579,7 +613,8 @@ def npu_fused_infer_attention_score_v2(
     dequant_scale_key_rope_dtype: int | None = None,
     out_dtype: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """FIA v2 (contract 1.1). The ``*_dtype`` arguments are reserved on A2/A3 and ignored, as is quant_scale_p."""
+    """FIA v2 (contract 1.1). The ``*_dtype`` arguments are reserved on A2/A3 and ignored, as is
+    quant_scale_p."""
     name = "npu_fused_infer_attention_score_v2"
     key_q = value_q = None
     if dequant_scale_key is not None and dequant_scale_value is not None:
@@ -587,9 +622,11 @@ def npu_fused_infer_attention_score_v2(
         value_q = (dequant_scale_value, dequant_offset_value, value_quant_mode)
     return _attention(
         name, query, key, value, layout=input_layout, heads=num_query_heads, kv_heads=num_key_value_heads,
-        scale=softmax_scale, mode=sparse_mode, pre=pre_tokens, nxt=next_tokens, mask=atten_mask, bias=pse_shift,
+        scale=softmax_scale, mode=sparse_mode, pre=pre_tokens, nxt=next_tokens, mask=atten_mask,
+        bias=pse_shift,
         q_lens=actual_seq_qlen, kv_lens=actual_seq_kvlen, table=block_table, block_size=block_size,
-        query_rope=query_rope, key_rope=key_rope, sink=learnable_sink, key_antiquant=key_q, value_antiquant=value_q,
+        query_rope=query_rope, key_rope=key_rope, sink=learnable_sink, key_antiquant=key_q,
+        value_antiquant=value_q,
         out_scale=quant_scale_out, out_offset=quant_offset_out, inner_precise=inner_precise,
         out_dtype=out_dtype if isinstance(out_dtype, torch.dtype) else None, want_lse=return_softmax_lse,
     )  # fmt: skip
@@ -667,6 +704,7 @@ def npu_incre_flash_attention(
         name, query, key, value, layout=input_layout, heads=num_heads, kv_heads=num_key_value_heads,
         scale=scale_value, mode=0, pre=NO_LIMIT, nxt=NO_LIMIT, mask=atten_mask, bias=pse_shift,
         kv_lens=actual_seq_lengths, table=block_table, block_size=block_size, key_antiquant=key_q,
-        value_antiquant=value_q, out_scale=quant_scale2, out_offset=quant_offset2, inner_precise=inner_precise,
+        value_antiquant=value_q, out_scale=quant_scale2, out_offset=quant_offset2,
+        inner_precise=inner_precise,
         kv_padding=None if kv_padding_size is None else int(kv_padding_size.reshape(-1)[0]),
     )[0]  # fmt: skip

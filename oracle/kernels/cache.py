@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,7 +13,8 @@ from .rope import _pairs_to_halves, _turn_halves
 
 
 def scatter_update_(data: Tensor, indices: Tensor, updates: Tensor, axis: int) -> Tensor:
-    """updates[b] goes into data[b] along ``axis`` from indices[b] on; bounds are not checked on the device."""
+    """updates[b] goes into data[b] along ``axis`` from indices[b] on; bounds are not checked on the
+    device."""
     if data.dim() != updates.dim():
         raise KernelError(f"scatter_update: data has {data.dim()} dims, updates {updates.dim()}")
     if data.dtype != updates.dtype:
@@ -25,7 +27,9 @@ def scatter_update_(data: Tensor, indices: Tensor, updates: Tensor, axis: int) -
     for b in range(flat.shape[0]):
         begin = int(flat[b])
         if begin < 0 or begin + span > data.shape[axis]:
-            raise KernelError(f"scatter_update: rows {begin}..{begin + span} of batch {b} leave the cache: stray write")
+            raise KernelError(
+                f"scatter_update: rows {begin}..{begin + span} of batch {b} leave the cache: stray write"
+            )
         where: list[int | slice] = [slice(None)] * data.dim()
         where[0], where[axis] = b, slice(begin, begin + span)
         data[tuple(where)] = updates[b]
@@ -43,14 +47,18 @@ def npu_scatter_nd_update_(input: Tensor, indices: Tensor, updates: Tensor) -> T
         raise KernelError("npu_scatter_nd_update: indices need at least 2 dims")
     depth = indices.shape[-1]
     if tuple(updates.shape) != (*indices.shape[:-1], *input.shape[depth:]):
-        raise KernelError(f"npu_scatter_nd_update: updates {tuple(updates.shape)} do not fit indices and input")
+        raise KernelError(
+            f"npu_scatter_nd_update: updates {tuple(updates.shape)} do not fit indices and input"
+        )
     if input.dtype != updates.dtype:
         raise KernelError(f"npu_scatter_nd_update: input is {input.dtype}, updates {updates.dtype}")
     rows = indices.reshape(-1, depth).long()
     for column in range(depth):
         part = rows[:, column]
         if part.numel() and (int(part.min()) < 0 or int(part.max()) >= input.shape[column]):
-            raise KernelError(f"npu_scatter_nd_update: an index of axis {column} is out of range: stray write")
+            raise KernelError(
+                f"npu_scatter_nd_update: an index of axis {column} is out of range: stray write"
+            )
     input.index_put_(tuple(rows.T), updates.reshape(-1, *input.shape[depth:]))
     return input
 
@@ -94,7 +102,8 @@ def npu_scatter_pa_kv_cache(
     seq_lens: Tensor | None = None,
     cache_mode: str | None = "PA_NZ",
 ) -> None:
-    """key, value [T, N, D] to global slots. Norm caches are [Bn, Bs, N, D], NZ ones [Bn, N*D/E, Bs, E] (or 5-D)."""
+    """key, value [T, N, D] to global slots. Norm caches are [Bn, Bs, N, D], NZ ones [Bn, N*D/E, Bs, E] (or
+    5-D)."""
     if key.dim() != 3 or compress_lens is not None:
         raise KernelError("npu_scatter_pa_kv_cache: only the [T, N, D] form is simulated")
     if key.dtype != key_cache.dtype or value.dtype != value_cache.dtype:
@@ -135,7 +144,7 @@ def npu_gather_pa_kv_cache(
     """Copies the cached rows of every request, one after another, into key and value (ND caches)."""
     lens = [int(n) for n in seq_lens.tolist()]
     if is_seq_lens_cumsum:
-        lens = [b - a for a, b in zip(lens, lens[1:], strict=False)]
+        lens = [b - a for a, b in pairwise(lens)]
     at = 0
     size = key_cache.shape[1]
     for b, n in enumerate(lens):
@@ -180,7 +189,8 @@ def npu_kv_rmsnorm_rope_cache(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """kv [B, 1, S, Dn + Dr] -> RMSNorm of the first Dn columns, rotary of the last Dr, both stored.
 
-    k_cache holds the rope part, ckv_cache the normed part. Returns (k_cache, ckv_cache, k_rope, c_kv); the last two
+    k_cache holds the rope part, ckv_cache the normed part. Returns (k_cache, ckv_cache, k_rope,
+    c_kv); the last two
     are filled only with is_output_kv in a PA mode (KR-09, KR-10).
     """
     name = "npu_kv_rmsnorm_rope_cache"
@@ -195,7 +205,9 @@ def npu_kv_rmsnorm_rope_cache(
     normed_dim = gamma.numel()
     rope_dim = width - normed_dim
     if k_cache.shape[-1] != rope_dim or ckv_cache.shape[-1] != normed_dim:
-        raise KernelError(f"{name}: k_cache is the {rope_dim}-wide cache and ckv_cache the {normed_dim}-wide one")
+        raise KernelError(
+            f"{name}: k_cache is the {rope_dim}-wide cache and ckv_cache the {normed_dim}-wide one"
+        )
     normed = _rms(kv[..., :normed_dim], gamma, epsilon)
     halves = _pairs_to_halves(kv[..., normed_dim:].float())
     roped = halves * cos.float() + _turn_halves(halves) * sin.float()
@@ -210,7 +222,9 @@ def npu_kv_rmsnorm_rope_cache(
             for b in range(batch):
                 keep = index[b] >= 0
                 if bool((index[b] >= cache.shape[2]).any()):
-                    raise KernelError(f"{name}: an offset is outside the cache of {cache.shape[2]} rows: stray write")
+                    raise KernelError(
+                        f"{name}: an offset is outside the cache of {cache.shape[2]} rows: stray write"
+                    )
                 cache[b, 0, index[b][keep]] = rows[b, 0][keep].to(cache.dtype)
     else:
         slots = index.reshape(-1)
@@ -221,7 +235,9 @@ def npu_kv_rmsnorm_rope_cache(
             start = index.reshape(batch, pages)[:, place // size]
             slots = torch.where(start < 0, start, start + place % size).reshape(-1)
         for cache, rows in stored:
-            _put_rows(cache, rows.reshape(batch * tokens, -1), slots, cache.shape[1], cache_mode.endswith("NZ"))
+            _put_rows(
+                cache, rows.reshape(batch * tokens, -1), slots, cache.shape[1], cache_mode.endswith("NZ")
+            )
     k_rope, c_kv = roped.to(kv.dtype), normed.to(kv.dtype)
     if not is_output_kv or cache_mode == "Norm":
         k_rope, c_kv = torch.full_like(k_rope, float("nan")), torch.full_like(c_kv, float("nan"))
@@ -281,7 +297,12 @@ def npu_quant_scatter_(
 
 
 def npu_quantize(
-    self: Tensor, scales: Tensor, zero_points: Tensor | None, dtype: torch.dtype, axis: int = 1, div_mode: bool = True
+    self: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    dtype: torch.dtype,
+    axis: int = 1,
+    div_mode: bool = True,
 ) -> Tensor:
     """Quantises with per-tensor or per-channel scales; div_mode divides, otherwise multiplies."""
     shape = [1] * self.dim()

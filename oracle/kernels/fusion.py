@@ -102,8 +102,16 @@ def _forward(
         raise KernelError(f"npu_fusion_attention: input_layout {layout} is not supported")
     packed = layout == "TND"
     dim = query.shape[-1] // heads if layout in ("BSH", "SBH") else query.shape[-1]
-    kv_heads = key.shape[-1] // dim if layout in ("BSH", "SBH") else key.shape[{"BSND": 2, "BNSD": 1, "TND": 1}[layout]]
-    q, k, v = _to_bnsd(query, layout, heads), _to_bnsd(key, layout, kv_heads), _to_bnsd(value, layout, kv_heads)
+    kv_heads = (
+        key.shape[-1] // dim
+        if layout in ("BSH", "SBH")
+        else key.shape[{"BSND": 2, "BNSD": 1, "TND": 1}[layout]]
+    )
+    q, k, v = (
+        _to_bnsd(query, layout, heads),
+        _to_bnsd(key, layout, kv_heads),
+        _to_bnsd(value, layout, kv_heads),
+    )
     if query_rope is not None and key_rope is not None:
         q = torch.cat([q, _to_bnsd(query_rope, layout, heads)], -1)
         k = torch.cat([k, _to_bnsd(key_rope, layout, kv_heads)], -1)
@@ -169,9 +177,11 @@ def npu_fusion_attention(
     seed: int | None = None,
     offset: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
-    """v1: (out, softmax_max, softmax_sum, softmax_out, seed, offset, mask length). pse is added before scaling."""
+    """v1: (out, softmax_max, softmax_sum, softmax_out, seed, offset, mask length). pse is added before
+    scaling."""
     found = _forward(
-        query, key, value, head_num, input_layout, bias=pse, bias_before_scale=True, mask=atten_mask, scale=scale,
+        query, key, value, head_num, input_layout, bias=pse, bias_before_scale=True, mask=atten_mask,
+        scale=scale,
         keep_prob=keep_prob, pre=pre_tockens, nxt=next_tockens, inner_precise=inner_precise, prefix=prefix,
         q_lens=actual_seq_qlen, kv_lens=actual_seq_kvlen, mode=sparse_mode, sink=sink,
     )  # fmt: skip
@@ -215,7 +225,8 @@ def npu_fusion_attention_v2(
         raise KernelError(f"npu_fusion_attention_v2: pse_type {pse_type} is not simulated")
     found = _forward(
         query, key, value, head_num, input_layout, bias=pse, bias_before_scale=pse_type == 1, mask=atten_mask,
-        scale=scale, keep_prob=keep_prob, pre=pre_tokens, nxt=next_tokens, inner_precise=inner_precise, prefix=prefix,
+        scale=scale, keep_prob=keep_prob, pre=pre_tokens, nxt=next_tokens, inner_precise=inner_precise,
+        prefix=prefix,
         q_lens=actual_seq_qlen, kv_lens=actual_seq_kvlen, mode=sparse_mode, sink=sink, query_rope=query_rope,
         key_rope=key_rope,
     )  # fmt: skip

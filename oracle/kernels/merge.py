@@ -10,7 +10,9 @@ from torch import Tensor
 from ._core import KernelError
 
 
-def npu_attention_update(lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int) -> tuple[Tensor, Tensor]:
+def npu_attention_update(
+    lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int
+) -> tuple[Tensor, Tensor]:
     """lse: fp32 [R] each, local_out: [R, D] each. Infinite lse (either sign) counts as "no keys here"."""
     if len(lse) != len(local_out) or not 1 <= len(lse) <= 16:
         raise KernelError(f"npu_attention_update: {len(lse)} lse and {len(local_out)} outputs")
@@ -41,7 +43,8 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge of two (out, max, sum); out is [S, B, H] or [T, N, D], statistics repeat 8 times on the last axis."""
+    """Merge of two (out, max, sum); out is [S, B, H] or [T, N, D], statistics repeat 8 times on the last
+    axis."""
     if input_layout not in ("SBH", "TND"):
         raise KernelError(f"npu_ring_attention_update: input_layout {input_layout} is not supported")
     top = torch.maximum(prev_softmax_max, cur_softmax_max)

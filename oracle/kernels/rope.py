@@ -10,7 +10,7 @@ from ._core import KernelError
 
 def _pairs_to_halves(x: Tensor) -> Tensor:
     """x0 x1 x2 x3 ... -> x0 x2 ... x1 x3 ..."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
 
 
 def _turn_halves(x: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def _turn_halves(x: Tensor) -> Tensor:
 
 
 def _turn_pairs(x: Tensor) -> Tensor:
-    pairs = x.unflatten(-1, (-1, 2))
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
     return torch.stack((pairs[..., 1].neg(), pairs[..., 0]), -1).flatten(-2)
 
 
@@ -58,7 +58,9 @@ def npu_rms_norm(self: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Te
     return (x * rstd * gamma.float()).to(self.dtype), rstd
 
 
-def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+def npu_add_rms_norm(
+    x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
     """(normalised, rstd, x1 + x2)."""
     total = (x1.float() + x2.float()).to(x1.dtype)
     normed, rstd = npu_rms_norm(total, gamma, epsilon)

@@ -78,7 +78,9 @@ def npu_sparse_flash_attention(
     if sinks is not None:
         raise KernelError(f"{name}: sinks are not simulated")
     packed = layout_query == "TND"
-    batch = len(actual_seq_lengths_query) if packed and actual_seq_lengths_query is not None else query.shape[0]
+    batch = (
+        len(actual_seq_lengths_query) if packed and actual_seq_lengths_query is not None else query.shape[0]
+    )
     if packed and actual_seq_lengths_query is None:
         raise KernelError(f"{name}: TND needs actual_seq_lengths_query")
     out = torch.zeros(*query.shape[:-1], value.shape[-1])
@@ -112,7 +114,9 @@ def npu_sparse_flash_attention(
             mixed = weights.to(query.dtype).float() @ v[tokens, 0].float()
             out[at] = mixed / weights.sum(-1, keepdim=True)
             top[at], norm[at] = peak[:, 0], weights.sum(-1)
-    stats = [t.reshape(*t.shape[:-1], 1, heads).movedim(-2, 0 if packed else 1).contiguous() for t in (top, norm)]
+    stats = [
+        t.reshape(*t.shape[:-1], 1, heads).movedim(-2, 0 if packed else 1).contiguous() for t in (top, norm)
+    ]
     if not return_softmax_lse:
         stats = [torch.zeros(0), torch.zeros(0)]
     return out.to(query.dtype), stats[0], stats[1]
@@ -138,7 +142,9 @@ def npu_lightning_indexer(
     packed = layout_query == "TND"
     if packed and actual_seq_lengths_query is None:
         raise KernelError("npu_lightning_indexer: TND needs actual_seq_lengths_query")
-    batch = len(actual_seq_lengths_query) if packed and actual_seq_lengths_query is not None else query.shape[0]
+    batch = (
+        len(actual_seq_lengths_query) if packed and actual_seq_lengths_query is not None else query.shape[0]
+    )
     lead = query.shape[:1] if packed else query.shape[:2]
     indices = torch.full((*lead, 1, sparse_count), -1, dtype=torch.int32)
     values = torch.full((*lead, 1, sparse_count), float("-inf"))

@@ -30,7 +30,8 @@ _OUTCOMES = ("pass", "low-precision", "undefined", "fail", "error", "skip")
 
 
 def environment(device: torch.device | None = None) -> dict[str, str]:
-    """Versions that decide numbers: Python, torch, torch_npu, CANN, SoC, git revision of the working directory."""
+    """Versions that decide numbers: Python, torch, torch_npu, CANN, SoC, git revision of the working
+    directory."""
     found = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -119,7 +120,8 @@ def case_data(result: CaseResult) -> dict[str, Any]:
         where = result.location
         data["where"] = {
             "request": where.first[0], "head": where.first[1], "token": where.first[2], "page": where.block,
-            "pattern": where.pattern, "by_request": _numbers(where.by_request), "by_head": _numbers(where.by_head),
+            "pattern": where.pattern, "by_request": _numbers(where.by_request),
+            "by_head": _numbers(where.by_head),
             "map": [heat_map(t) for t in result.judgement.tables] if result.judgement else [],
         }  # fmt: skip
     if result.attribution is not None:
@@ -143,14 +145,14 @@ def _verdict(j: Judgement) -> dict[str, Any]:
 
 
 def heat_map(table: RowTable) -> list[list[float]]:
-    """Error per head (rows) and token (columns), in units of u R, reduced to :data:`MAP_CELLS` columns by maximum;
-    rows that are not judged are -1."""
+    """Error per head (rows) and token (columns), in units of u R, reduced to :data:`MAP_CELLS` columns by
+    maximum; rows that are not judged are -1."""
     error = torch.where(table.status == Status.UNDEFINED, -1.0, table.error.double().clamp(max=1e6))
     count = error.shape[1]
     if count > MAP_CELLS:
         step = math.ceil(count / MAP_CELLS)
         error = torch.nn.functional.pad(error, (0, -count % step), value=-1.0)
-        error = error.unflatten(1, (-1, step)).amax(-1)
+        error = error.reshape(len(error), -1, step).amax(-1)
     return [[round(float(x), 3) for x in row] for row in error]
 
 
@@ -174,5 +176,7 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or "cases" not in data or data.get("tool") != "kvlint oracle":
         raise ReportError(f"{path}: not a report of kvlint oracle")
     if data.get("schema_version") != SCHEMA_VERSION:
-        raise ReportError(f"{path}: schema version {data.get('schema_version')}, this kvlint reads {SCHEMA_VERSION}")
+        raise ReportError(
+            f"{path}: schema version {data.get('schema_version')}, this kvlint reads {SCHEMA_VERSION}"
+        )
     return data

@@ -11,7 +11,8 @@ def render_markdown(data: dict[str, Any], *, limit: int = 40) -> str:
     lines = [
         f"## kvlint oracle: backend `{data['backend']}`, {data['selection']}",
         "",
-        ", ".join(f"**{n}** {outcome}" for outcome, n in summary.items() if n) + f" in {data['seconds']:.1f} s",
+        ", ".join(f"**{n}** {outcome}" for outcome, n in summary.items() if n)
+        + f" in {data['seconds']:.1f} s",
         "",
         "| environment | |",
         "|---|---|",
@@ -28,7 +29,9 @@ def render_markdown(data: dict[str, Any], *, limit: int = 40) -> str:
     other = [c for c in data["cases"] if c["outcome"] in ("low-precision", "undefined")]
     if other:
         lines += ["### Passed with a remark", ""]
-        lines += [f"* `{c['name']}`: {c['outcome']}; {_cell('; '.join(c['reasons'] + c['notes']))}" for c in other]
+        lines += [
+            f"* `{c['name']}`: {c['outcome']}; {_cell('; '.join(c['reasons'] + c['notes']))}" for c in other
+        ]
         lines.append("")
     return "\n".join(lines)
 
@@ -37,8 +40,9 @@ def _case(case: dict[str, Any]) -> list[str]:
     lines = [f"### `{case['name']}`: {case['outcome']}", ""]
     spec = case["case"]
     lines.append(
-        f"`{spec['op']}`, layout {spec['layout']}, cache {spec['cache']}, {spec['masking']}, {spec['dtype']}, "
-        f"{spec['heads']}/{spec['kv_heads']} heads, D {spec['dim']}, q {list(spec['q_lens'])}, kv {list(spec['kv_lens'])}"
+        f"`{spec['op']}`, layout {spec['layout']}, cache {spec['cache']}, {spec['masking']}, "
+        f"{spec['dtype']}, {spec['heads']}/{spec['kv_heads']} heads, D {spec['dim']}, "
+        f"q {list(spec['q_lens'])}, kv {list(spec['kv_lens'])}"
         + (f"; mimics {spec['mimics']}" if spec["mimics"] else "")
         + (f"; covers: {spec['covers']}" if spec["covers"] else "")
     )
@@ -50,8 +54,8 @@ def _case(case: dict[str, Any]) -> list[str]:
     if where:
         page = "" if where["page"] is None else f", page {where['page']}"
         lines.append(
-            f"* **where**: first at request {where['request']}, head {where['head']}, token {where['token']}{page}; "
-            f"{where['pattern']}"
+            f"* **where**: first at request {where['request']}, head {where['head']}, "
+            f"token {where['token']}{page}; {where['pattern']}"
         )
     why = case.get("why")
     if why:
