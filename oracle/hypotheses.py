@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .cases import FUSION, Case
 from .scenario import rotate, rotate_query, stored_rows
-from .visibility import Band, Hidden, Listed, Visibility, causal, everything, matrix
+from .visibility import Band, Both, Hidden, Listed, Visibility, causal, everything, matrix
 from .world import Lane, See, World, seeing
 
 
@@ -64,6 +64,12 @@ def _scale(name: str, title: str, rule: str, value: Callable[[Case], float]) -> 
     _register(name, title, rule, _SCALE)(apply)
 
 
+def _not_root(case: Case) -> float:
+    """1/D, where that is not simply the square of the right scale."""
+    value = 1.0 / (case.dim + case.rope_dim)
+    return case.scale if math.isclose(value, case.scale**2, rel_tol=1e-6) else value
+
+
 _scale("scale-default", "scale left at its default 1.0", "A03", lambda c: 1.0)
 _scale("scale-twice", "scores divided by sqrt(D) twice", "A03", lambda c: c.scale * c.scale)
 _scale(
@@ -72,7 +78,7 @@ _scale(
     "A03",
     lambda c: (c.heads * c.dim) ** -0.5,
 )
-_scale("scale-not-root", "scale 1/D instead of 1/sqrt(D)", "A03", lambda c: 1.0 / (c.dim + c.rope_dim))
+_scale("scale-not-root", "scale 1/D instead of 1/sqrt(D)", "A03", _not_root)
 _scale(
     "scale-padded-head",
     "scale from a head dimension padded to twice its size",
@@ -224,7 +230,7 @@ def _shifted_indices(w: World, b: int) -> See:
     assert w.scenario.chosen is not None
     chosen = w.scenario.chosen[b]
     moved = torch.where(chosen < 0, chosen, chosen + 1)
-    return lambda r, n: Listed(n, torch.where(moved < n, moved, -1))
+    return lambda r, n: Both(Listed(n, torch.where(moved < n, moved, -1)), causal(r, n))
 
 
 # -- lengths
@@ -626,17 +632,41 @@ def _(w: World) -> World | None:
 # -- integer caches
 
 
-def _rescaled(factor: Callable[[Tensor], Tensor]) -> Callable[[World], World | None]:
+def _dequantised(
+    change: Callable[[Tensor, Tensor, Tensor | None], Tensor | None], crossed: bool = False
+) -> Callable[[World], World | None]:
+    """``change(x, scale, offset)`` rewrites rows ``x = (stored + offset) * scale``; ``crossed``: V with K's
+    scale."""
+
     def apply(w: World) -> World | None:
-        if not _quantised(w):
+        if any(lane.coefficients is None for lane in w.lanes):
             return None
-        return w.each(lambda lane, b: dataclasses.replace(lane, k=factor(lane.k), v=factor(lane.v)))
+        lanes = []
+        for lane in w.lanes:
+            assert lane.coefficients is not None
+            (scale_k, offset_k), (scale_v, offset_v) = lane.coefficients
+            n = lane.length
+            k = lane.k if crossed else change(lane.k[:n], scale_k, offset_k)
+            v = change(lane.v[:n], scale_v / scale_k if crossed else scale_v, offset_v)
+            if k is None or v is None:
+                return None
+            lanes.append(dataclasses.replace(lane, k=k, v=v))
+        return dataclasses.replace(w, lanes=tuple(lanes))
 
     return apply
 
 
-_register("cache-not-dequantised", "integers used without their scale", "G07", _CONTENT)(
-    lambda w: _rescaled(lambda x: x / x.abs().amax() * 127)(w) if w.case.quant == "per-tensor" else None
+_register("quant-scale-ignored", "integers used without their scale", "G07", _CONTENT)(
+    _dequantised(lambda x, scale, offset: x / scale)
+)
+_register("quant-scale-reciprocal", "the write side's scale (1/scale) used for reading", "KR-11", _CONTENT)(
+    _dequantised(lambda x, scale, offset: x / scale / scale)
+)
+_register("quant-offset-ignored", "dequantisation offset ignored", "G09", _CONTENT)(
+    _dequantised(lambda x, scale, offset: None if offset is None else x - offset * scale)
+)
+_register("quant-key-scale-for-value", "the key's scale used for the value", "G09", _CONTENT)(
+    _dequantised(lambda x, ratio, offset: x / ratio, crossed=True)
 )
 
 # -- KV-parallel

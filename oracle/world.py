@@ -22,12 +22,15 @@ from .scenario import Scenario
 from .visibility import Band, Hidden, Listed, Tail, Visibility, causal, everything
 
 See = Callable[[int, int], Visibility]
+#: (scale, offset) of key and of value rows of an integer cache, broadcastable to ``[length, Nk, D]``
+Coefficients = tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
 class Lane:
     """One request: ``q`` ``[Sq, N, D]`` as fed; ``k``, ``v`` ``[capacity, Nk, D]`` as the cache holds them,
-    unwritten positions included; ``length`` keys are read; ``see(rows, keys)`` says who sees what."""
+    unwritten positions included; ``poison``: the initial content of the same positions; ``length`` keys are
+    read; ``see(rows, keys)`` says who sees what."""
 
     q: Tensor
     k: Tensor
@@ -37,6 +40,7 @@ class Lane:
     see: See
     bias: Tensor | None
     poison: tuple[Tensor, Tensor] | None
+    coefficients: Coefficients | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def world_of(scenario: Scenario, cache: Cache | None = None) -> World:
                 seeing(scenario, b),
                 bias,
                 spare,
+                None if cache is None else cache.coefficients(b),
             )
         )
     return World(scenario, tuple(lanes), scenario.scale, scenario.sink)

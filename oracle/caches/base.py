@@ -236,6 +236,12 @@ class Cache:
         v = rows["value"] if "value" in rows else rows["key"][..., : self.case.value_dim]
         return k, v
 
+    def coefficients(
+        self, b: int
+    ) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None:
+        """(scale, offset) of key and of value rows of an integer cache, broadcastable to ``[L, Nk, D]``."""
+        return None
+
     def reach(self, b: int) -> int:
         """Number of positions of request b that have a slot."""
         return self.case.kv_lens[b]

@@ -17,7 +17,14 @@ class Fresh(Cache):
     name = "none"
 
     def allocate(self) -> None:
-        return
+        """Nothing is stored; requests shorter than the longest are padded with poison."""
+        shape = (self.scenario.batch, self.case.kv_heads, max(self.case.kv_lens))
+        self.padding = {
+            part.role: poison(
+                (*shape, part.width), self.scenario.dtype, self.gen, 3.0 * (part.role == "value")
+            )
+            for part in parts_of(self.scenario)
+        }
 
     def fill(self) -> None:
         return
@@ -29,7 +36,9 @@ class Fresh(Cache):
         return self.scenario.stored[b]
 
     def unwritten_rows(self, b: int, count: int) -> tuple[Tensor, Tensor] | None:
-        return None
+        if self.case.packed or self.case.rope_dim:
+            return None
+        return self.padding["key"][b].transpose(0, 1), self.padding["value"][b].transpose(0, 1)
 
     def key_arguments(self) -> KeyArguments:
         case, scenario = self.case, self.scenario
@@ -40,9 +49,7 @@ class Fresh(Cache):
             if case.packed:
                 tensor = join_heads(torch.cat(rows, 1), axes)
             else:
-                longest = max(case.kv_lens)
-                shape = (scenario.batch, case.kv_heads, longest, part.width)
-                padded = poison(shape, scenario.dtype, self.gen, 3.0 if part.role == "value" else 0.0)
+                padded = self.padding[part.role].clone()
                 for b, r in enumerate(rows):
                     padded[b, :, : r.shape[1]] = r
                 tensor = join_heads(padded, axes)

@@ -64,7 +64,7 @@ class Paged(Cache):
         return self.table[b][positions // self.size].long(), positions % self.size
 
     def reach(self, b: int) -> int:
-        return (self.pages_of(self.case.kv_lens[b] + 2) + 1) * self.size
+        return self.table.shape[1] * self.size
 
     def slots(self, b: int, start: int, stop: int) -> Tensor:
         """slot_mapping of positions start..stop: block id * block size + offset."""

@@ -112,6 +112,16 @@ class Quantised(Contiguous):
             found.append(x * self.row_factor(b, torch.arange(len(x)), role).double())
         return found[0], found[1]
 
+    def coefficients(
+        self, b: int
+    ) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None:
+        at = torch.arange(self.case.kv_lens[b])
+        offset = {role: t.double() for role, t in self.offset.items()}
+        return (
+            (self.row_factor(b, at, "key").double(), offset.get("key")),
+            (self.row_factor(b, at, "value").double(), offset.get("value")),
+        )
+
     def key_arguments(self) -> KeyArguments:
         found = super().key_arguments()
         for role in ("key", "value"):
