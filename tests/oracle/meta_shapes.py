@@ -38,7 +38,9 @@ def differences(case: Case) -> list[str]:
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         mine = correct(*args, **kwargs)
-        theirs = getattr(torch.ops.npu, case.op)(*map(on_meta, args), **{k: on_meta(v) for k, v in kwargs.items()})
+        theirs = getattr(torch.ops.npu, case.op)(
+            *map(on_meta, args), **{k: on_meta(v) for k, v in kwargs.items()}
+        )
         a, b = described(mine), described(theirs)
         wanted = 1 if case.op not in KERNELS or isinstance(mine, torch.Tensor) else 2
         if a[:wanted] != b[:wanted]:
