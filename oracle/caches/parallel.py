@@ -1,7 +1,7 @@
 """KV-parallel: every rank holds part of the cache, and the parts of the answer are put together.
 
-The ranks are loops over local shards here, or, when torch.distributed is initialised with as many ranks, real
-processes: each computes its shard and the results are gathered.
+The ranks run one after another in this process; what is checked is the split, the writes of every rank, and
+the merge.
 """
 
 from __future__ import annotations

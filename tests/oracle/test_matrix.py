@@ -8,7 +8,6 @@ from itertools import combinations
 import pytest
 import torch
 from formula import attention, seen_matrix
-
 from kvlint.oracle import cases as matrix_module
 from kvlint.oracle.attention import attend
 from kvlint.oracle.backends import Simulator, TorchSdpa

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from kvlint.oracle import assert_matches_reference
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS
@@ -61,7 +60,8 @@ def test_plugin(pytester: pytest.Pytester) -> None:
             x = torch.randn(1, 2, 3, 16)
             out = x.softmax(-1)
             with pytest.raises(AssertionError):
-                assert_matches_reference("npu_prompt_flash_attention", (x, x, x), {"num_heads": 2, "input_layout": "BNSD"}, out)
+                assert_matches_reference("npu_prompt_flash_attention", (x, x, x), {"num_heads": 2,
+                "input_layout": "BNSD"}, out)
         """
     )
     plain = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
