@@ -245,7 +245,7 @@ class Cache:
 
     def shifted_rows(self, by: int) -> list[tuple[Tensor, Tensor]] | None:
         """(k, v) of every request had this step's rows gone ``by`` slots further, physically."""
-        if not self.before or not self.before["key"].dtype.is_floating_point:
+        if not self.before:
             return None
         moved = {role: t.clone() for role, t in self.before.items()}
         for role, storage in moved.items():

@@ -240,6 +240,7 @@ def _open_mask(case: Case, kw: Kwargs) -> None:
 
 def _first_row(case: Case, kw: Kwargs) -> None:
     need(case.one_token and not case.latent and case.op != SPARSE and "sparse_mode" in kw)
+    need(not case.cache.startswith("kv-parallel"))
     kw["sparse_mode"], kw["atten_mask"] = 3, torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 
 

@@ -44,7 +44,7 @@ def test_assertion_on_sampled_rows() -> None:
 
 def test_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        """
+        test_operators="""
         import pytest
         import torch
 
@@ -64,9 +64,9 @@ def test_plugin(pytester: pytest.Pytester) -> None:
                 "input_layout": "BNSD"}, out)
         """
     )
-    plain = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    plain = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
     plain.assert_outcomes(passed=4)
-    faulty = pytester.runpytest_subprocess(
+    faulty = pytester.runpytest_inprocess(
         "-p", "kvlint.oracle.pytest_plugin", "-q", "--oracle-backend", "sim:uniform-average"
     )
     faulty.assert_outcomes(passed=3, failed=1)
@@ -75,7 +75,7 @@ def test_plugin(pytester: pytest.Pytester) -> None:
 
 def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        """
+        test_selection="""
         import pytest
 
         @pytest.mark.oracle_cases(keyword="no-such-case")
@@ -83,6 +83,6 @@ def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    done = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    done = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*selection holds no case*"])
