@@ -64,11 +64,9 @@ def test_plugin(pytester: pytest.Pytester) -> None:
                 "input_layout": "BNSD"}, out)
         """
     )
-    plain = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    plain = pytester.runpytest_inprocess("-q")
     plain.assert_outcomes(passed=4)
-    faulty = pytester.runpytest_inprocess(
-        "-p", "kvlint.oracle.pytest_plugin", "-q", "--oracle-backend", "sim:uniform-average"
-    )
+    faulty = pytester.runpytest_inprocess("-q", "--oracle-backend", "sim:uniform-average")
     faulty.assert_outcomes(passed=3, failed=1)
     faulty.stdout.fnmatch_lines(["*why: the numbers are those of: scores are ignored*"])
 
@@ -83,6 +81,6 @@ def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    done = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    done = pytester.runpytest_inprocess("-q")
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*selection holds no case*"])
