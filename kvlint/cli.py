@@ -185,6 +185,36 @@ def _op(
     raise typer.Exit(quietly(print_it))
 
 
+@app.command(
+    "oracle",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def _oracle(context: typer.Context) -> None:
+    """Run operators against an exact reference (needs the extra "oracle")."""
+    raise typer.Exit(quietly(lambda: _extra("oracle", context.args)))
+
+
+@app.command("doctor")
+def _doctor() -> None:
+    """Say which oracle backends can run here, and why the others cannot."""
+    raise typer.Exit(quietly(lambda: _extra("oracle", ["backends"])))
+
+
+def _extra(name: str, words: list[str]) -> int:
+    """Runs a command that lives in an optional part of kvlint."""
+    from importlib.util import find_spec
+
+    for module in ("torch", "numpy"):
+        if find_spec(module) is None:
+            return _fail(f"this needs {module}: pip install 'kvlint[{name}]'")
+    from importlib import import_module
+
+    application = import_module(f"kvlint.{name}.cli").app
+    application(args=words, prog_name=f"kvlint {name}")
+    return 0
+
+
 def _fail(text: str) -> int:
     sys.stdout.flush()
     print(f"kvlint: error: {text}", file=sys.stderr)
