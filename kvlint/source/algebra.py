@@ -174,9 +174,27 @@ def placed(value: Value, site: Site) -> Value:
 
 
 def indexed(value: Value, index: Hashable) -> Value:
-    if isinstance(value, Tensor):
+    """An entry of a list, by the element that stands for all: another index may be another value."""
+    if isinstance(value, Tensor) or (isinstance(value, Unknown) and varies(value.key)):
         return replace(value, key=("at", index, value.key))
+    if isinstance(value, Number) and any(varies(atom.key) for atom in value.num.atoms()):
+        return Number(Num.atom(("at", index, value.num), f"{value.num.label} of an entry"), place=value.place)
     return value
+
+
+def varies(key: Hashable) -> bool:
+    """Whether an identity stands for another value in each round of a loop."""
+    pending, seen = [key], set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Num):
+            pending.extend(atom.key for atom in part.atoms())
+        elif isinstance(part, tuple) and id(part) not in seen:
+            seen.add(id(part))
+            if part and part[0] in ("each", "range", "index", "loop", "running-sum"):
+                return True
+            pending.extend(part)
+    return False
 
 
 def is_running(value: Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from kvlint.contract.values import (
     Const,
     Content,
     Join,
+    LengthForm,
     Number,
     Sequence,
     Tensor,
@@ -42,6 +44,7 @@ from .subscripts import Subscripts
 from .torchlib import (
     key_of,
     label_of,
+    number_of,
     select,
 )
 
@@ -356,11 +359,20 @@ class Containers(Subscripts):
         if content.items is not None and len(content.items) < 64:
             items = (*content.items, value)
             return replace(content, items=items, length=Num.of(len(items)), content=list_content(list(items)))
-        form = form_of(value)
-        kept = content.content if form is not None and form is content.content.lengths else Content()
+        form, known = form_of(value), content.content.lengths
+        begun = isinstance(content.key, tuple) and (
+            content.key[:1] == ("grown",)
+            or (content.key[:1] == ("extended",) and form is LengthForm.CUMULATIVE)
+        )
+        if form is None or (form is not known and (known is not None or not begun)):
+            form = None
         element = content.element if content.element is not None and same(content.element, value) else None
-        key = content.key or ("grown", id(node))
-        return replace(content, items=None, length=None, content=kept, element=element, key=key)
+        # One number that is no length spoils the list for the lengths that follow.
+        spoiled = form is None and (known is not None or number_of(value) is not None)
+        key: Hashable = ("mixed", id(node)) if spoiled and begun else content.key or ("grown", id(node))
+        return replace(
+            content, items=None, length=None, content=Content(lengths=form), element=element, key=key
+        )
 
     def _string_method(
         self, text: str, name: str, args: list[Value], site: Site, frame: Frame

@@ -22,7 +22,6 @@ from kvlint.contract.values import (
     Const,
     Content,
     Join,
-    LengthForm,
     Number,
     Sequence,
     Tensor,
@@ -33,7 +32,6 @@ from kvlint.contract.values import (
 from .algebra import (
     choose,
     conjunction,
-    form_of,
     indexed,
     is_hashable,
     is_kept,
@@ -387,14 +385,10 @@ class Interpreter(Calls):
             return self._uneven(old, new)
         if isinstance(old, Sequence) and isinstance(new, Sequence):
             added = new.items[len(old.items) :] if old.items is not None and new.items is not None else ()
-            content = new.content
-            forms = {form_of(item) for item in added}
-            if forms == {LengthForm.CUMULATIVE} or (forms == {LengthForm.PER_SEQUENCE} and not old.items):
-                content = Content(lengths=forms.pop())
             element = added[0] if len(added) == 1 and not old.items else None
-            return Sequence(
-                None, old.kind, None, element, content, key=("grown", id(old)), label="list", place=old.place
-            )
+            # What its elements have in common, a round that stands for all of them tells.
+            key = ("grown" if old.items == () else "extended", id(old))
+            return Sequence(None, old.kind, None, element, key=key, label="list", place=old.place)
         if isinstance(old, MapValue) and isinstance(new, MapValue):
             return MapValue(
                 {

@@ -261,7 +261,7 @@ def is_multiple(product: Num, factor: Num) -> bool:
     if quotient is None or len(quotient.terms) != 1 or quotient.const is not None:
         return False
     ((monomial, coefficient),) = quotient.terms.items()
-    return coefficient == int(coefficient) and all(exponent > 0 for _, exponent in monomial)
+    return coefficient == 1 and all(exponent > 0 for _, exponent in monomial)
 
 
 def as_tensor(value: Value) -> Tensor | None:
