@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
@@ -468,8 +469,11 @@ class Attributes(Core):
             given = self._field_given(cls, name, obj)
             if given is not None:
                 return given
-            annotated = self._field_type(cls, statements, obj, name, site)
-            return annotated if annotated is not None else unknown
+            # What the constructor is not given has its default, which ``field(...)`` may compute.
+            default = getattr(statements[-1], "value", None)
+            if obj.args is None or default is None or isinstance(default, ast.Call):
+                annotated = self._field_type(cls, statements, obj, name, site)
+                return annotated if annotated is not None else unknown
         if key in self._busy:
             return unknown
         self._busy.add(key)
@@ -496,7 +500,8 @@ class Attributes(Core):
             if name in cls.module.foreign_writes:
                 options.append(unknown)
             bases = {ast_dotted(b).rsplit(".", 1)[-1] for b in cls.index.node.bases}
-            if bases & {"Enum", "IntEnum", "StrEnum"}:
+            if "Enum" in bases and not bases & {"int", "str"}:
+                # A member is no number, but equal to itself alone.
                 return Const(f"{cls.name}.{name}", place=site)
             return one_of(options, unknown)
         finally:
