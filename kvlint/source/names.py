@@ -114,10 +114,12 @@ class Names(Attributes):
                 return found
         if text in frame.module.globals:
             return self.global_value(frame.module, text)
+        source = self._defining(frame.module, text, set())
+        if source is not None:
+            return self.global_value(source, text)
         for star in frame.module.stars:
-            source = self.find_module(frame.module, star.target, star.level)
-            if source is not None and text in source.globals:
-                return self.global_value(source, text)
+            if _OP_NAMESPACES.get(star.target) is not None and catalogue.find(text) is not None:
+                return OpRef(text, place=Site(frame.chunk, node))
         if text in ("True", "False", "None"):
             return Const({"True": True, "False": False, "None": None}[text])
         if text in _BUILTINS:
@@ -129,6 +131,19 @@ class Names(Attributes):
             declared=True,
             place=Site(frame.chunk, node),
         )
+
+    def _defining(self, module: ModuleIndex, name: str, seen: set[str]) -> ModuleIndex | None:
+        """The module that defines a name: this one, or one that it imports everything from."""
+        if name in module.globals:
+            return module
+        seen.add(module.path)
+        for star in module.stars:
+            source = self.find_module(module, star.target, star.level)
+            if source is not None and source.path not in seen:
+                found = self._defining(source, name, seen)
+                if found is not None:
+                    return found
+        return None
 
     def global_value(self, module: ModuleIndex, name: str) -> Value:
         """The value of a module-level name."""
@@ -216,8 +231,9 @@ class Names(Attributes):
         """The value of ``from source import name``."""
         found = self.find_module(module, source, level)
         if found is not None:
-            if name in found.globals:
-                return self.global_value(found, name)
+            source_module = self._defining(found, name, set())
+            if source_module is not None:
+                return self.global_value(source_module, name)
             submodule = self.find_module(module, f"{source}.{name}" if source else name, level)
             if submodule is not None:
                 return Namespace(f"project:{submodule.path}")
