@@ -27,6 +27,7 @@ FORMS = {
     "torchair alias": f"import torchair as tng\ntng.ops.{V1}(q, k, v)",
     "torchair namespace": f"from torchair import ops\nops.{V1}(q, k, v)",
     "bare": f"from torch_npu import {V1}\n{V1}(q, k, v)",
+    "star": f"from torch_npu import *\n{V1}(q, k, v)",
     "bare renamed": f"from torch_npu import {V1} as attend\nattend(q, k, v)",
     "variable": f"import torch_npu\nattend = torch_npu.{V1}\nattend(q, k, v)",
     "getattr": f"import torch_npu\ngetattr(torch_npu, '{V1}')(q, k, v)",
