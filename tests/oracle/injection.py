@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from kvlint.oracle.backends import Simulator
 from kvlint.oracle.caches import Cache, make_cache
 from kvlint.oracle.calling import attention_call, sparse_indices
@@ -23,7 +25,6 @@ from kvlint.oracle.kernels import KERNELS
 from kvlint.oracle.kernels.rope import npu_interleave_rope, npu_rotary_mul
 from kvlint.oracle.runner import split_output
 from kvlint.oracle.scenario import Scenario, build
-from torch import Tensor
 
 Kwargs = dict[str, Any]
 WRITERS = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch_npu  # noqa: F401
+
 from kvlint.oracle.backends import Simulator
 from kvlint.oracle.caches import make_cache
 from kvlint.oracle.calling import attention_call, sparse_indices

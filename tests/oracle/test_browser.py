@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from kvlint.oracle.backends import backend
 from kvlint.oracle.cases import select
 from kvlint.oracle.report import render_html, report_data

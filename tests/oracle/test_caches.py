@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from kvlint.oracle.backends import Simulator
 from kvlint.oracle.caches import CACHES, CopyQueue, make_cache
 from kvlint.oracle.caches.base import within

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from kvlint.oracle.cli import app
 from typer.testing import CliRunner, Result
+
+from kvlint.oracle.cli import app
 
 
 def kvlint(*args: str, env: dict[str, str] | None = None) -> Result:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from kvlint.oracle.caches.feature import (
     FEATURE_CACHES,
     Block,
@@ -15,7 +17,6 @@ from kvlint.oracle.caches.feature import (
     compare_trajectories,
     small_transformer,
 )
-from torch import Tensor
 
 BLOCKS, UPDATE, EMBED = small_transformer()
 STARTS = [torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(s)) for s in (1, 2)]

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from kvlint.oracle.attention import Request, attend
 from kvlint.oracle.judge import Status, Truth, judge, peer_columns
 from kvlint.oracle.kv import Dense
 from kvlint.oracle.locate import locate
 from kvlint.oracle.runner import baseline, truth_of
 from kvlint.oracle.visibility import causal
-from torch import Tensor
 
 
 def problem(

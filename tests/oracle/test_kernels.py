@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import kvlint.oracle.kernels as kernels
 import pytest
 import torch
-from kvlint.oracle.kernels import KERNELS, KernelError
 from torch import Tensor
+
+import kvlint.oracle.kernels as kernels
+from kvlint.oracle.kernels import KERNELS, KernelError
 
 V1 = KERNELS["npu_fused_infer_attention_score"]
 V2 = KERNELS["npu_fused_infer_attention_score_v2"]

@@ -8,6 +8,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from formula import attention, seen_matrix
+
 from kvlint.oracle import cases as matrix_module
 from kvlint.oracle.attention import attend
 from kvlint.oracle.backends import Simulator, TorchSdpa

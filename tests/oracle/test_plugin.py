@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from kvlint.oracle import assert_matches_reference
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS

@@ -9,14 +9,15 @@ import torch
 from formula import attention, seen_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from kvlint.oracle import attention as core
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kv import Dense, pack_int4, unpack_int4
 from kvlint.oracle.layouts import LAYOUTS, join_heads, split_heads
 from kvlint.oracle.reference import output_shape, reference
 from kvlint.oracle.visibility import causal
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 V1 = "npu_fused_infer_attention_score"
 V2 = "npu_fused_infer_attention_score_v2"

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
 from kvlint.oracle.attention import Request, attend
 from kvlint.oracle.kv import Dense
 from kvlint.oracle.sampling import sample_rows
 from kvlint.oracle.visibility import Visibility, causal, everything
-from torch import Tensor
 
 HEADS, KV_HEADS, DIM = 32, 8, 128
 
