@@ -225,6 +225,12 @@ class Interpreter(Calls):
             return frame.state
         if isinstance(node, cst.ClassDef):
             frame.state.vars[node.name.value] = self._opaque(node.name, "it is a local class", frame)
+            if self.recording:
+                for item in body_of(node):
+                    if isinstance(item, cst.FunctionDef):
+                        site = Site(frame.chunk, item.name)
+                        method = Func(frame.module, frame.chunk, item, item.name.value, place=site)
+                        self.nested.append((method, frame.state))
             return frame.state
         if isinstance(node, cst.Match):
             return self._match(node, frame)
@@ -565,9 +571,12 @@ class Interpreter(Calls):
         return self.lift(lambda value: self.attribute(value, name, site, frame), [base], frame)
 
     def _lambda(self, node: cst.Lambda, frame: Frame) -> Value:
-        return Func(
+        func = Func(
             frame.module, frame.chunk, node, "lambda", None, frame.state, place=Site(frame.chunk, node)
         )
+        if self.recording:
+            self.nested.append((func, frame.state))
+        return func
 
     def _named(self, node: cst.NamedExpr, frame: Frame) -> Value:
         value = self.expr(node.value, frame)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import libcst as cst
+
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
@@ -22,6 +24,7 @@ from .prefilter import relevant
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage
+from .walk import walk
 
 CALLER_ROUNDS = 2
 MAX_ROOTS = 400
@@ -195,22 +198,35 @@ class _Reading:
         return self.interpreter.function(self.module, definition.node, owner)
 
     def _evaluate(self, func: Func) -> None:
-        before = len(self.interpreter.records)
         # What was found before a question got too costly counts; the rest stays unknown.
         with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
-        covered = {id(record.site.node) for record in self.interpreter.records[before:]}
-        for nested, state in self._nested(func, covered):
+        seen: set[int] = set()
+        pending = self._nested(func, seen)
+        while pending:
+            nested, state = pending.pop(0)
             with contextlib.suppress(OutOfBudget, RecursionError):
                 self.interpreter.run_root(replace(nested, closure=state))
+            pending.extend(self._nested(func, seen))
 
-    def _nested(self, func: Func, covered: set[int]) -> list[tuple[Func, State]]:
+    def _nested(self, func: Func, seen: set[int]) -> list[tuple[Func, State]]:
+        """The functions inside a function that evaluation has come across, and that mention an operator."""
         found: list[tuple[Func, State]] = []
         for nested, state in self.interpreter.nested:
-            if nested.chunk is func.chunk:
-                found.append((nested, state))
+            if nested.chunk is func.chunk and id(nested.node) not in seen and len(seen) < MAX_ROOTS:
+                seen.add(id(nested.node))
+                if self._mentions_operator(nested):
+                    found.append((nested, state))
         self.interpreter.nested.clear()
         return found
+
+    def _mentions_operator(self, func: Func) -> bool:
+        wanted = self.callees | self.interpreter.op_functions[self.module.path]
+        return any(
+            (isinstance(n, cst.Name) and n.value in wanted)
+            or (isinstance(n, cst.SimpleString) and n.raw_value in self.operators)
+            for n in walk(func.node)
+        )
 
     def _module_level(self) -> None:
         """Operator calls outside any function."""
