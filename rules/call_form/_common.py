@@ -76,6 +76,11 @@ def differ(left: Fact[Num], right: Fact[Num]) -> Tri:
         return Tri(None, left.notes if not left.known else right.notes)
     notes = (*left.notes, *right.notes)
     difference = (left.value - right.value).const
+    if difference is None and left.value.atoms() == right.value.atoms():
+        # Twice a size is another size, whatever it is.
+        factor = left.value.divide(right.value) or right.value.divide(left.value)
+        if factor is not None and factor.const is not None:
+            return Tri(True, notes)
     if difference is None:
         note = Note(f"{left.value.label} and {right.value.label} may be equal")
         return Tri(None, (*notes, note))

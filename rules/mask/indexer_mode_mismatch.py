@@ -53,8 +53,31 @@ class IndexerModeMismatch(MaskRule):
                     sparse_mode=0,  # KV234
                 )
         """,
+        "indexer in a method of its own": """
+            class Attention:
+                def pick(self, q, k, w):
+                    return torch_npu.npu_lightning_indexer(q, k, w, sparse_count=2048, sparse_mode=3)[0]
+
+                def attend(self, q, qi, w, kc, ki, qr, kr):
+                    return torch_npu.npu_sparse_flash_attention(
+                        q, kc, kc, self.pick(qi, ki, w), 0.1, query_rope=qr, key_rope=kr, attention_mode=2,
+                        sparse_mode=0,  # KV234
+                    )
+        """,
     }
     ok = {
+        "indexers of several methods": """
+            class Attention:
+                def pick(self, q, k, w):
+                    return torch_npu.npu_lightning_indexer(q, k, w, sparse_count=2048, sparse_mode=3)
+
+                def pick_all(self, q, k, w):
+                    return torch_npu.npu_lightning_indexer(q, k, w, sparse_count=2048, sparse_mode=0)
+
+                def attend(self, q, kc, qr, kr, picked):
+                    return torch_npu.npu_sparse_flash_attention(
+                        q, kc, kc, picked, 0.1, query_rope=qr, key_rope=kr, attention_mode=2, sparse_mode=0)
+        """,
         "same mode": """
             def attend(q, qi, w, kc, ki, qr, kr, ends, lens, table):
                 picked, _ = torch_npu.npu_lightning_indexer(
@@ -78,8 +101,13 @@ class IndexerModeMismatch(MaskRule):
 
     def check(self, call: Call) -> Verdict:
         """Compares the modes of the two calls."""
-        around = call.scope.calls if call.scope is not None else ()
-        indexers = [other for other in around if other.operator.family == "indexer"]
+        if call.scope is None:
+            return NOT_APPLICABLE
+        # The indexer may have a method of its own.
+        for around in (call.scope.calls, call.scope.peers):
+            indexers = [other for other in around if other.operator.family == "indexer"]
+            if indexers:
+                break
         if len(indexers) != 1:
             return NOT_APPLICABLE
         mine = call.arg("sparse_mode").constant
