@@ -39,6 +39,11 @@ def quietly(command: Callable[[], int]) -> int:
 def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point of the console script and of ``python -m kvlint``."""
     words = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:
+        # Standard output was closed before the start: the exit code is all that can be told.
+        import os
+
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if words == ["--version"]:
         from . import __version__
 

@@ -118,7 +118,12 @@ def _walk(
             ignores = []
         for entry in entries:
             name = entry.name
-            is_dir = entry.is_dir(follow_symlinks=False)
+            try:
+                is_dir = entry.is_dir(follow_symlinks=False)
+                is_file = not is_dir and entry.is_file()
+            except OSError:
+                # A link that leads to itself names no file.
+                continue
             if not is_dir and not name.endswith(SUFFIXES):
                 continue
             path = f"{folder}/{name}" if os.sep == "/" and folder != "/" else os.path.join(folder, name)
@@ -126,7 +131,7 @@ def _walk(
                 continue
             if is_dir:
                 pending.append((path, os.path.join(real_folder, name), ignores))
-            elif entry.is_file():
+            elif is_file:
                 key = os.path.realpath(path) if entry.is_symlink() else os.path.join(real_folder, name)
                 yield Candidate(path, show(path, cwd), settings), key
 

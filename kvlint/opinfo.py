@@ -85,8 +85,9 @@ def _page(name: str, release: str | None) -> _Page:
     if operator is None:
         have = release_ranges(_carriers(known[-1]))
         raise ValueError(f"torch_npu {exact} has no {known[-1].full_name}; it is in {have}")
-    siblings = tuple(f"{packet}.{other}" if other else packet
-                     for other in overloads(packet) if other != operator.overload)
+    siblings = tuple(
+        f"{packet}.{other}" if other else packet for other in overloads(packet) if other != operator.overload
+    )
     return _Page(operator, exact, tuple(_history(known)), siblings, _obligations(operator))
 
 
@@ -213,8 +214,11 @@ def _as_text(page: _Page) -> str:
     operator = page.operator
     kind = f"{operator.family} {operator.version}".strip()
     shown = page.release or f"{operator.releases[-1]}, the newest"
-    lines = [f"{operator.namespace}::{operator.full_name} ({kind}), {_results(operator)}",
-             f"  as in torch_npu {shown}", ""]
+    lines = [
+        f"{operator.namespace}::{operator.full_name} ({kind}), {_results(operator)}",
+        f"  as in torch_npu {shown}",
+        "",
+    ]
     lines += _parameter_table(operator)
     lines += ["", f"In torch_npu {release_ranges(_carriers(operator))}"]
     if len(page.history) > 1:

@@ -13,6 +13,11 @@ from typing import final
 
 from .keys import intern
 
+# Larger powers are no size, scale or length; working them out could take forever.
+MAX_EXPONENT = 64
+MAX_BASE = 2**64
+MAX_TEXT = 10**40
+
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -120,13 +125,14 @@ class Num:
             exponent = Fraction(exponent).limit_denominator(1000)
         exponent = Fraction(exponent)
         value = self.const
-        if value is not None:
+        if value is not None and abs(exponent) <= MAX_EXPONENT and abs(value) <= MAX_BASE:
             try:
                 result = value**exponent if exponent.denominator == 1 else float(value) ** float(exponent)
                 if not isinstance(result, complex):
                     return Num.of(result)
             except (OverflowError, ZeroDivisionError, ValueError):
                 pass
+        if value is not None:
             return Num.atom(("pow", self, exponent), f"{self.label} ** {exponent}")
         if exponent.denominator == 1 and 0 <= exponent <= 4:
             result_num = Num.of(1)
@@ -204,6 +210,8 @@ def _term_label(monomial: Monomial, coefficient: Fraction | float) -> str:
 
 
 def _number(value: Fraction | float) -> str:
+    if not -MAX_TEXT < value < MAX_TEXT:
+        return "a huge number"
     if isinstance(value, Fraction) and value.denominator == 1:
         return str(value.numerator)
     return f"{float(value):g}"

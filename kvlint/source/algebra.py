@@ -9,8 +9,9 @@ from typing import Any
 
 import libcst as cst
 
-from kvlint.contract.num import Num
+from kvlint.contract.num import MAX_BASE, Num
 from kvlint.contract.paths import Cond, negated
+from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Absent,
     Choice,
@@ -30,7 +31,9 @@ from .chunk import Site
 from .objects import (
     Bound,
     Deferred,
+    Frozen,
     Instance,
+    MapValue,
     Namespace,
     OpRef,
     Ref,
@@ -42,6 +45,7 @@ from .syntax import (
     text_of,
 )
 from .torchlib import (
+    key_of,
     label_of,
     number_of,
 )
@@ -133,6 +137,29 @@ def kept(value: Value) -> Value:
     if isinstance(value, Sequence):
         items = tuple(kept(item) for item in value.items) if value.items is not None else None
         return replace(value, items=items, element=kept(value.element) if value.element is not None else None)
+    return value
+
+
+def weakened(value: Value) -> Value:
+    """A value whose object other code changes in place: what it holds is not known."""
+    if isinstance(value, Tensor):
+        return replace(value, content=Content(), key=("changed", value.key))
+    if isinstance(value, Choice):
+        return Choice(value.cond, weakened(value.yes), weakened(value.no), place=value.place)
+    if isinstance(value, Join):
+        return Join(tuple(weakened(option) for option in value.options), place=value.place)
+    if isinstance(value, Frozen):
+        return Frozen(weakened(value.content), value.heap, place=value.place)
+    if isinstance(value, MapValue):
+        note = "other code changes the dict"
+        entries: dict[Hashable, Value] = {
+            key: Unknown(("changed", key_of(entry)), str(key), note) for key, entry in value.entries.items()
+        }
+        return MapValue(entries, value.open or Note(note))
+    if isinstance(value, Sequence):
+        return Sequence(
+            None, value.kind, key=("changed", key_of(value)), label=value.label, place=value.place
+        )
     return value
 
 
@@ -330,6 +357,11 @@ def calculate(x: Num, operator: str, y: Num) -> Num | None:
 
 
 def fold(a: Any, operator: str, b: Any) -> Any:
+    if any(isinstance(x, int) and abs(x) > MAX_BASE for x in (a, b)):
+        return None
+    if operator in ("*", "%") and any(isinstance(x, (str, bytes)) for x in (a, b)):
+        # Repeating or formatting text can take any amount of memory.
+        return None
     try:
         if operator == "+":
             return a + b

@@ -26,6 +26,7 @@ from .algebra import (
     kept,
     one_of,
     placed,
+    weakened,
 )
 from .chunk import Site
 from .core import Core
@@ -275,14 +276,42 @@ class Attributes(Core):
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
             options.append(replace(unknown, reason="code outside the class assigns it"))
+        if self._changed_elsewhere(mro, name):
+            options = [weakened(option) for option in options]
+        if options and self._overridden(obj, name):
+            options.append(replace(unknown, reason="a subclass sets it too"))
         if options:
             return one_of(options, unknown)
+        if self._overridden(obj, name):
+            return replace(unknown, reason="a subclass defines it too")
         for cls in mro:
             if name in cls.index.methods or name in cls.index.fields:
                 return self.class_member(cls, name, obj, unknown.place, frame)
         if open_base:
             return replace(unknown, reason="a base class outside this file may set it")
         return unknown
+
+    def _changed_elsewhere(self, mro: list[ClassRef], name: str) -> bool:
+        """Whether code other than the constructors changes the attribute's object in place."""
+        return any(
+            cls.index.changed.get(name, set()) - {"__init__"} or name in cls.module.foreign_changes
+            for cls in mro
+        )
+
+    def _overridden(self, obj: Instance, name: str) -> bool:
+        """Whether an object of unknown origin may be of a subclass in the file that defines the name."""
+        if obj.args is not None:
+            return False
+        family = {obj.cls.name}
+        classes = obj.cls.module.classes
+        for _ in range(4):
+            family |= {c.name for c in classes if any(ast_dotted(b) in family for b in c.bases)}
+        return any(
+            c.name in family
+            and c.name != obj.cls.name
+            and (name in index.methods or name in index.fields or name in index.writers)
+            for c, index in classes.items()
+        )
 
     def _written_by(
         self, obj: Instance, mro: list[ClassRef], cls: ClassRef, method: str, name: str, frame: Frame

@@ -258,7 +258,7 @@ class Calls(Library):
                     return self._call_function(
                         bound.func, [callee, *args], kwargs, opaque, site, frame, statement
                     )
-        self._escape(args, kwargs, frame, site)
+        self._escape(args, kwargs, frame, site, statement)
         name = label_of(callee) if not isinstance(callee, Namespace) else callee.name
         key = (
             "call",
@@ -270,8 +270,16 @@ class Calls(Library):
             key = (*key, id(node))
         return Unknown(key, f"{name}(...)", f"what {name}() returns is not known", place=site)
 
-    def _escape(self, args: list[Value], kwargs: Mapping[str, Value], frame: Frame, site: Site) -> None:
-        """Containers handed to unknown code may be changed by it."""
+    def _escape(
+        self,
+        args: list[Value],
+        kwargs: Mapping[str, Value],
+        frame: Frame,
+        site: Site,
+        statement: bool = False,
+    ) -> None:
+        """What is handed to unknown code may be changed by it: a dict always, lists and tensors when nothing
+        else can be meant."""
         for value in [*args, *kwargs.values()]:
             for leaf in plain_leaves(value):
                 if isinstance(leaf, Ref):
@@ -280,6 +288,16 @@ class Calls(Library):
                         frame.state.heap[leaf.ident] = MapValue(
                             content.entries, Note("it is handed to code that may add keys", site)
                         )
+                    elif isinstance(content, Sequence) and statement:
+                        frame.state.heap[leaf.ident] = Sequence(
+                            None,
+                            content.kind,
+                            key=("handed", id(site.node)),
+                            label=content.label,
+                            place=content.place,
+                        )
+                elif isinstance(leaf, Tensor) and statement:
+                    self._changed(leaf, frame)
 
     def _operator(
         self,
@@ -475,6 +493,9 @@ class Calls(Library):
         for key, value in frame.state.attrs.items():
             if value is before or (isinstance(value, Tensor) and value.key == before.key):
                 frame.state.attrs[key] = after
+        if before.strided is not None or (isinstance(before.key, tuple) and before.key[:1] == ("item",)):
+            # The method went through a view: whatever shares the memory has changed too.
+            self._changed(before, frame)
 
     def _unknown_method(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from kvlint.contract.num import Num
+from kvlint.contract.num import MAX_BASE, Num
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     ABSENT,
@@ -65,6 +65,8 @@ class Containers(Subscripts):
                     return self._opaque(node, "it is a formatted string", frame)
         except (ValueError, SyntaxError):
             return self._opaque(node, "its literal does not evaluate", frame)
+        if isinstance(value, int) and abs(value) > MAX_BASE:
+            return self._opaque(node, "it is a huge number", frame)
         return Const(value, place=site)
 
     def _ellipsis(self, node: Any, frame: Frame) -> Value:

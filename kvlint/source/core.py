@@ -289,7 +289,17 @@ class Core:
 
     def force(self, value: Value) -> Value:
         """Evaluates a deferred call."""
+        seen: list[Value] = []
         while isinstance(value, Deferred):
+            if any(value is call for call in seen):
+                # A property or function that asks for itself.
+                return Unknown(
+                    ("recursive", id(value)),
+                    f"{value.func.name}(...)",
+                    "it asks for itself",
+                    place=value.site,
+                )
+            seen.append(value)
             if not value.memo:
                 value.memo.append(self._evaluate_deferred(value))
             value = value.memo[0]
@@ -516,6 +526,9 @@ class Core:
         raise NotImplementedError
 
     def assign(self, target: Any, value: Value, frame: Frame, written: Any = None) -> None:
+        raise NotImplementedError
+
+    def _changed(self, tensor: Tensor, frame: Frame) -> None:
         raise NotImplementedError
 
     def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:

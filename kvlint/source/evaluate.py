@@ -550,6 +550,9 @@ class Interpreter(Calls):
                     )
                     return
         result = self.binary(left, operator, right, site, frame)
+        if isinstance(left, Tensor):
+            # In place: every name of the tensor sees it.
+            self._changed(left, frame)
         self.assign(node.target, result, frame)
 
     def expr(self, node: Any, frame: Frame, statement: bool = False) -> Value:

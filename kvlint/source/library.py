@@ -148,6 +148,9 @@ class Library(Containers):
     def _torch_function(
         self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame
     ) -> Value | None:
+        for leaf in plain_leaves(self.force(kwargs["out"])) if "out" in kwargs else ():
+            if isinstance(leaf, Tensor):
+                self._changed(leaf, frame)
         names = list(kwargs)
         missing: list[bool] = [False]
 

@@ -13,6 +13,23 @@ import libcst as cst
 from .chunk import Chunk
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+# Methods that change a list or dict, and calls that never change what they are given.
+_MUTATORS = frozenset(
+    ("update", "append", "extend", "insert", "setdefault", "pop", "popitem", "clear", "remove", "sort")
+)
+_HARMLESS = frozenset(
+    (
+        "print",
+        "debug",
+        "info",
+        "warning",
+        "error",
+        "register_buffer",
+        "register_parameter",
+        "setattr",
+        "__init__",
+    )
+)
 
 
 class BadSource(Exception):
@@ -41,6 +58,8 @@ class ClassIndex:
     fields: dict[str, list[ast.stmt]] = field(default_factory=dict)
     writers: dict[str, list[str]] = field(default_factory=dict)
     """Attribute name -> methods that assign ``self.name`` (or register a buffer of that name)."""
+    changed: dict[str, set[str]] = field(default_factory=dict)
+    """Attribute name -> methods that change its object in place."""
     dynamic: bool = False
     """True when attributes are set by computed names (``setattr(self, name, ...)``)."""
 
@@ -77,7 +96,11 @@ class ModuleIndex:
         self.foreign_writes: set[str] = set()
         """Attribute names assigned on anything but ``self``."""
         self.global_writes: set[str] = set()
-        """Names that functions rebind through ``global``."""
+        """Names that functions rebind through ``global`` or ``nonlocal``."""
+        self.changed: set[str] = set()
+        """Names of objects that are changed in place somewhere (``NAME[k] = v``, ``NAME.copy_(x)``)."""
+        self.foreign_changes: set[str] = set()
+        """Attribute names whose objects are changed in place through anything but ``self``."""
         self._chunks: dict[tuple[int, int], Chunk] = {}
         self._scan(self.tree.body, conditional=False)
         self._attribute_writes()
@@ -142,10 +165,12 @@ class ModuleIndex:
             ):
                 for target in _targets(node):
                     self._index_store(target, owner, method, me)
-            elif isinstance(node, ast.Global):
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
                 self.global_writes.update(node.names)
             elif isinstance(node, ast.Call):
                 self._index_call(node, owner, method, me)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                self._index_statement(node.value, owner, method, me)
             for child in ast.iter_child_nodes(node):
                 if isinstance(
                     child,
@@ -161,6 +186,28 @@ class ModuleIndex:
                 ):
                     pending.append((child, owner, method, me))
 
+    def _index_statement(self, call: ast.Call, owner: ClassIndex | None, method: str, me: str) -> None:
+        """A call whose result nobody wants may be there to change what it is given."""
+        function = call.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in _HARMLESS or "npu_" in name or name.startswith("scatter_"):
+            return
+        # What is unpacked is not handed over itself.
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)):
+            self._index_change(argument, owner, method, me)
+
+    def _index_change(self, node: ast.expr, owner: ClassIndex | None, method: str, me: str) -> None:
+        """Notes that the object an expression starts from is changed in place."""
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Name):
+            self.changed.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            if owner is not None and me and isinstance(node.value, ast.Name) and node.value.id == me:
+                owner.changed.setdefault(node.attr, set()).add(method)
+            else:
+                self.foreign_changes.add(node.attr)
+
     def _index_member(self, index: ClassIndex, item: ast.stmt) -> None:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
             # A property's setter shares its name; the getter is what a read evaluates.
@@ -174,6 +221,8 @@ class ModuleIndex:
 
     def _index_store(self, target: ast.expr, owner: ClassIndex | None, method: str, me: str) -> None:
         for node in ast.walk(target):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                self._index_change(node, owner, method, me)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 base = node.value
                 if owner is not None and me and isinstance(base, ast.Name) and base.id == me:
@@ -186,6 +235,13 @@ class ModuleIndex:
     def _index_call(self, node: ast.Call, owner: ClassIndex | None, method: str, me: str) -> None:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if isinstance(function, ast.Attribute) and (
+            name in _MUTATORS or (name.endswith("_") and not name.endswith("__"))
+        ):
+            self._index_change(function.value, owner, method, me)
+        for keyword in node.keywords:
+            if keyword.arg == "out":
+                self._index_change(keyword.value, owner, method, me)
         if name in ("register_buffer", "register_parameter") and owner is not None and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and isinstance(first.value, str):

@@ -16,6 +16,7 @@ from kvlint.contract.values import (
 
 from .algebra import (
     one_of,
+    weakened,
 )
 from .attributes import Attributes
 from .chunk import Site
@@ -35,6 +36,7 @@ from .syntax import (
 )
 from .torchlib import (
     dtype_named,
+    key_of,
 )
 
 _OP_NAMESPACES = {
@@ -111,6 +113,10 @@ class Names(Attributes):
             if found is None and frame.closure is not None:
                 found = frame.closure.vars.get(text)
             if found is not None:
+                if text in frame.module.global_writes and text not in frame.module.globals:
+                    return Unknown(
+                        ("nonlocal", key_of(found)), text, "an inner function rebinds it", place=found.place
+                    )
                 return found
         if text in frame.module.globals:
             return self.global_value(frame.module, text)
@@ -197,7 +203,8 @@ class Names(Attributes):
                 self.recording = recording
             value = frame.state.vars.get(name)
             if value is not None:
-                return self._frozen(value, frame)
+                value = self._frozen(value, frame)
+                return weakened(value) if name in module.changed else value
         return Unknown(("global", module.path, name), name, "how it is set is not visible", declared=True)
 
     def _import(self, node: cst.Import | cst.ImportFrom, frame: Frame) -> None:

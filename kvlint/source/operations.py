@@ -114,7 +114,11 @@ class Operations(Names):
     def _binary(self, node: cst.BinaryOperation, frame: Frame) -> Value:
         left, right = self.expr(node.left, frame), self.expr(node.right, frame)
         operator = BINARY.get(type(node.operator), "?")
-        return self.binary(left, operator, right, Site(frame.chunk, node), frame)
+        result = self.binary(left, operator, right, Site(frame.chunk, node), frame)
+        if isinstance(result, Sequence) and result.kind == "list":
+            # A new list, which may be changed in place later.
+            return self._allocate(result, node, frame)
+        return result
 
     def binary(self, left: Value, operator: str, right: Value, site: Site, frame: Frame) -> Value:
         def apply(a: Value, b: Value) -> Value:

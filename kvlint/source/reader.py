@@ -27,7 +27,7 @@ from .usage import Usage
 from .walk import walk
 
 CALLER_ROUNDS = 2
-MAX_ROOTS = 400
+MAX_CALLERS = 200
 # A caller is followed for what it passes down; that is worth less than the calls themselves.
 CALLER_STEPS = 6_000
 
@@ -188,7 +188,7 @@ class _Reading:
             frontier = {d.node.name for d in more} - reached - {"forward", "__init__", "__call__"}
             reached |= frontier
         self.interpreter.op_functions[self.module.path] = frozenset(reached)
-        return chosen[:MAX_ROOTS]
+        return direct + chosen[len(direct) :][:MAX_CALLERS]
 
     def _function(self, definition: _Definition) -> Func | None:
         owner = None
@@ -213,7 +213,7 @@ class _Reading:
         """The functions inside a function that evaluation has come across, and that mention an operator."""
         found: list[tuple[Func, State]] = []
         for nested, state in self.interpreter.nested:
-            if nested.chunk is func.chunk and id(nested.node) not in seen and len(seen) < MAX_ROOTS:
+            if nested.chunk is func.chunk and id(nested.node) not in seen and len(seen) < MAX_CALLERS:
                 seen.add(id(nested.node))
                 if self._mentions_operator(nested):
                     found.append((nested, state))
