@@ -2,10 +2,10 @@
 
 Typical use from Python::
 
-    from kvlint.oracle import reference, assert_matches_reference answer =
-    reference("npu_fused_infer_attention_score", q, k, v, num_heads=8, scale=0.125)
-    assert_matches_reference("npu_fused_infer_attention_score", (q, k, v), {"num_heads": 8, "scale": 0.125},
-    out)
+    from kvlint.oracle import assert_matches_reference, reference
+
+    answer = reference("npu_fused_infer_attention_score", q, k, v, num_heads=8, scale=0.125)
+    assert_matches_reference("npu_fused_infer_attention_score", (q, k, v), {"num_heads": 8}, out)
 
 Names are loaded on first use, so that importing the package costs nothing.
 """

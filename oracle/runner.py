@@ -125,7 +125,9 @@ def _run(case: Case, backend: Backend, device: torch.device, explain: bool, colu
     small = work <= BASELINE_BUDGET
     baselines = None
     if small and (columns or reason):
-        baselines = [baseline(q, case.scale, sink, scenario.dtype) for q in requests]
+        baselines = [
+            baseline(q, case.scale, sink, scenario.dtype, low_scores=not case.quant) for q in requests
+        ]
     verdict = judge(outs, truths, scenario.dtype, lses=lses, baselines=baselines, low_precision=reason)
     if columns:
         verdict.columns.update(peer_columns(outs, truths, scenario.dtype, baselines))
