@@ -150,10 +150,14 @@ def fit(
     reason = low_precision_reason(scenario.case)
     if not reason:
         return False, score
-    plain = [baseline(q, world.scale, world.sink, scenario.dtype) for q in requests_of(world, rows)]
+    low_scores = not scenario.case.quant
+    plain = [
+        baseline(q, world.scale, world.sink, scenario.dtype, low_scores=low_scores)
+        for q in requests_of(world, rows)
+    ]
     if world.finish is not None:
         plain = world.finish(plain)
-    limit = max(SYSTEMATIC, _score(judge(plain, truths, scenario.dtype)))
+    limit = max(SYSTEMATIC, TIE_FACTOR * _score(judge(plain, truths, scenario.dtype)))
     loose = judge(outs, truths, scenario.dtype, baselines=plain, low_precision=reason)
     return loose.status is not Status.FAIL and score <= limit, score
 

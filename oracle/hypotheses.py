@@ -265,7 +265,7 @@ _register("kv-len-capacity", "no key length: the whole padded cache is read", "D
     _lengths(lambda w, b, lane: len(lane.k) if w.case.cache in ("contiguous", "offloaded", "mla") else None)
 )
 _register("kv-len-other-request", "key lengths of the next request", "D05", _LENGTH)(
-    _lengths(lambda w, b, lane: min(len(lane.k), w.lanes[(b + 1) % len(w.lanes)].length))
+    _lengths(lambda w, b, lane: w.lanes[(b + 1) % len(w.lanes)].length)
 )
 _register("kv-len-new-tokens", "key length counts only this step's tokens", "D12", _LENGTH)(
     _lengths(lambda w, b, lane: lane.length - lane.past if lane.past else None)
@@ -443,7 +443,7 @@ def _misread(reshape: Callable[[Tensor], Tensor]) -> Callable[[World], World | N
     """Pages whose bytes are read in another layout; ``reshape`` maps one page ``[size, N, D]``."""
 
     def apply(w: World) -> World | None:
-        if not _paged(w) or w.case.dim % 16 or _quantised(w) or w.case.cache.startswith("offloaded"):
+        if not _paged(w) or w.case.dim % 16 or _quantised(w):
             return None
         size = w.case.block_size
 
@@ -479,7 +479,8 @@ _register("nd-read-as-nz", "ND pages read as NZ", "KR-06", _PAGES)(
 _register("page-axes-exchanged", "[Bs, N, D] pages read as [N, Bs, D]", "PG09", _PAGES)(
     lambda w: (
         _misread(lambda p: p.reshape(p.shape[1], p.shape[0], p.shape[2]).transpose(0, 1))(w)
-        if w.case.kv_heads > 1 and w.case.cache in ("paged-bnbsh", "paged-scatter", "paged-atb")
+        if w.case.kv_heads > 1
+        and w.case.cache in ("paged-bnbsh", "paged-scatter", "paged-atb", "offloaded-paged")
         else None
     )
 )

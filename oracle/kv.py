@@ -54,10 +54,6 @@ class Dense:
         return self.data[:, start:stop].to(dtype)
 
 
-#: Physical page layouts (contract 1.5): cache rank and the gather of whole pages into [heads, rows, dim].
-PAGE_LAYOUTS = ("BnBsH", "BnNBsD", "NZ", "PA_BSND")
-
-
 @dataclass(frozen=True, slots=True)
 class Paged:
     """Rows of one request in a paged cache; ``pages`` are its block ids in order.

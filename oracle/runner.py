@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +13,9 @@ from torch import Tensor
 from .attention import attend
 from .attribution import Attribution, attribute
 from .backends import Backend
-from .caches import Cache, CacheReport, make_cache
+from .caches import CacheReport, make_cache
 from .calling import Recorded, attention_call, sparse_indices
-from .cases import FUSION, IFA, PAGED_ATB, PFA, SPARSE, Case
+from .cases import FUSION, IFA, SPARSE, Case
 from .judge import Judgement, Status, judge, peer_columns
 from .layouts import layout, split_heads
 from .locate import Location, locate
@@ -125,7 +123,9 @@ def _run(case: Case, backend: Backend, device: torch.device, explain: bool, colu
     small = work <= BASELINE_BUDGET
     baselines = None
     if small and (columns or reason):
-        baselines = [baseline(q, case.scale, sink, scenario.dtype) for q in requests]
+        baselines = [
+            baseline(q, case.scale, sink, scenario.dtype, low_scores=not case.quant) for q in requests
+        ]
     verdict = judge(outs, truths, scenario.dtype, lses=lses, baselines=baselines, low_precision=reason)
     if columns:
         verdict.columns.update(peer_columns(outs, truths, scenario.dtype, baselines))
@@ -207,11 +207,3 @@ def split_output(
 def shard(cases: Sequence[Case], rank: int, world: int) -> list[Case]:
     """The cases of one of ``world`` workers, dealt in turn."""
     return list(cases[rank::world])
-
-
-def as_dict(case: Case) -> dict[str, Any]:
-    """A case as plain data."""
-    return dataclasses.asdict(case)
-
-
-__all__ = ["PAGED_ATB", "PFA", "Cache", "CaseResult", "run", "run_case", "shard"]

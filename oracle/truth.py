@@ -45,22 +45,34 @@ def low_precision_reason(case: Case) -> str:
     return ""
 
 
-def baseline(request: Request, scale: float, sink: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The same rows with every step rounded to ``dtype``: what a plain low-precision implementation errs."""
+def baseline(
+    request: Request, scale: float, sink: Tensor | None, dtype: torch.dtype, *, low_scores: bool = True
+) -> Tensor:
+    """The same rows from a plain implementation that works in ``dtype``: what such an implementation errs.
+
+    ``low_scores``: scores and softmax are in ``dtype`` too; otherwise only keys, values, weights and the
+    result are rounded, as by an operator that dequantises its cache into ``dtype``.
+    """
     heads = request.q.shape[0]
     group = heads // request.k.heads
     ids = request.row_ids
-    q = request.q[:, ids].to(dtype)
     if not request.k.length or not len(ids):
         return torch.zeros(heads, len(ids), request.v.dim, dtype=dtype)
-    k = request.k.read(0, request.k.length, torch.float32).to(dtype).repeat_interleave(group, 0)
-    v = request.v.read(0, request.v.length, torch.float32).to(dtype).repeat_interleave(group, 0)
+    work = dtype if low_scores else torch.float32
+    q = request.q[:, ids].to(dtype).to(work)
+    k, v = (
+        rows.read(0, rows.length, torch.float32).to(dtype).to(work).repeat_interleave(group, 0)
+        for rows in (request.k, request.v)
+    )
     s = (q @ k.transpose(1, 2)) * scale
     if request.bias is not None:
-        s = s + request.bias[:, ids, : request.k.length].to(dtype)
+        s = s + request.bias[:, ids, : request.k.length].to(work)
     seen = request.visible.tile(ids, 0, request.k.length)
     s = s.masked_fill(~seen, -math.inf)
     if sink is not None:
-        s = torch.cat([s, sink.to(dtype).view(-1, 1, 1).expand(-1, len(ids), 1)], -1)
+        s = torch.cat([s, sink.to(work).view(-1, 1, 1).expand(-1, len(ids), 1)], -1)
         v = torch.nn.functional.pad(v, (0, 0, 0, 1))
-    return torch.nan_to_num(s.softmax(-1) @ v)
+    if low_scores:
+        return torch.nan_to_num(s.softmax(-1) @ v)
+    p = (s - s.amax(-1, keepdim=True)).exp()
+    return torch.nan_to_num(p.to(dtype).to(work) @ v / p.sum(-1, keepdim=True)).to(dtype)

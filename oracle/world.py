@@ -151,8 +151,9 @@ def _solve(world: World, rows: Sequence[Tensor | None] | None) -> list[Truth]:
     truths = [truth_of(r, q) for r, q in zip(results, requests, strict=True)]
     if world.finish is not None:
         outs = world.finish([t.out for t in truths])
+        peak, rms = max(t.value_peak for t in truths), max(t.value_rms for t in truths)
         truths = [
-            dataclasses.replace(t, out=o, dead=torch.zeros_like(t.dead))
+            dataclasses.replace(t, out=o, dead=torch.zeros_like(t.dead), value_peak=peak, value_rms=rms)
             for t, o in zip(truths, outs, strict=True)
         ]
     return truths

@@ -69,7 +69,7 @@ def run_program(case: Case, fault: Fault) -> tuple[Scenario, Cache, list[Tensor]
     if fault.history:
         cache.fill()
     else:
-        need(case.cache not in ("sliding", "none"))
+        need(case.cache != "none" and not case.cache.startswith(("sliding", "offloaded")))
     if fault.write is not None:
         _spoil_writers(backend.ops, fault.write)
     cache.step()
@@ -500,7 +500,7 @@ def _merge(how: str) -> Fault:
 
 def _head_major(case: Case, out: Tensor) -> Tensor:
     layout = case.layout.rpartition("_")[2]
-    need(layout in ("TND", "BSND", "BNSD", "NTD") and not case.sampled)
+    need(layout in ("TND", "BSND", "BNSD", "NTD") and not case.sampled and not case.dead_rows)
     need(case.packed or (len(set(case.q_lens)) == 1 and max(case.q_lens) > 1))
     if layout in ("TND", "BSND"):  # written as heads first, read as tokens first
         return out.transpose(-3, -2).contiguous().view(out.shape)
@@ -535,8 +535,14 @@ def _key_twice(case: Case, kw: Kwargs) -> None:
     kw["value"] = kw["key"]
 
 
+def _one_more(case: Case, lens: list[int]) -> list[int]:
+    # A sliding cache has no page there when the last one is full.
+    need(case.cache != "sliding" or all(n % case.block_size for n in lens))
+    return [n + 1 for n in lens]
+
+
 def _before_step(case: Case, lens: list[int]) -> list[int]:
-    past = [k - q for k, q in zip(case.kv_lens, case.q_lens, strict=True)]
+    past = [k - q for k, q in zip(lens, case.q_lens, strict=True)]
     need(min(past) > 0 and min(case.q_lens) > 1)
     return past
 
@@ -544,6 +550,11 @@ def _before_step(case: Case, lens: list[int]) -> list[int]:
 def _new_tokens(case: Case, lens: list[int]) -> list[int]:
     need(all(q < k for q, k in zip(case.q_lens, case.kv_lens, strict=True)))
     return list(case.q_lens)
+
+
+def _next_lengths(case: Case, lens: list[int]) -> list[int]:
+    need(case.cache != "sliding")  # the other length may lie beyond the pages that are kept
+    return lens[1:] + lens[:1]
 
 
 def _no_length(case: Case, lens: list[int]) -> None:
@@ -581,10 +592,10 @@ FAULTS: dict[str, Fault] = {
     "sparse-indices-ignored": Fault(call=_dense_indices),
     "sparse-indices-shifted": Fault(call=_next_indices),
     "kv-len-short": lengths(lambda c, n: [max(0, x - 1) for x in n]),
-    "kv-len-long": lengths(lambda c, n: [x + 1 for x in n]),
+    "kv-len-long": lengths(_one_more),
     "kv-len-before-step": lengths(_before_step),
     "kv-len-capacity": lengths(_no_length),
-    "kv-len-other-request": lengths(lambda c, n: n[1:] + n[:1]),
+    "kv-len-other-request": lengths(_next_lengths),
     "kv-len-new-tokens": lengths(_new_tokens),
     "kv-len-not-cumulative": Fault(call=_not_cumulative),
     "cache-not-written": Fault(write=_drop_write),
