@@ -1,0 +1,54 @@
+"""Start of the command ``kvlint``.
+
+A plain ``kvlint check ...`` is read here, because loading the full command line costs more than
+checking a tree without operator calls. Everything else goes to the typer application in ``cli.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+
+def quietly(command: Callable[[], int]) -> int:
+    """Runs a command to its exit code; a closed pipe or Ctrl-C ends it without a traceback."""
+    import os
+
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Entry point of the console script and of ``python -m kvlint``."""
+    words = sys.argv[1:] if argv is None else argv
+    if words == ["--version"]:
+        from . import __version__
+
+        sys.exit(quietly(lambda: print(f"kvlint {__version__}") or 0))
+    if words[:1] == ["check"]:
+        from .options import parse
+
+        values = parse(words[1:])
+        if values is not None:
+            from .check import main as check
+
+            sys.exit(quietly(lambda: check(values)))
+    from .cli import run
+
+    sys.exit(quietly(lambda: run(words)))
+
+
+if __name__ == "__main__":
+    main()

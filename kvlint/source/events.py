@@ -1,0 +1,563 @@
+"""Things the code around operator calls does that no call shows: lifecycle events.
+
+Found on the module index, because they are about statements of whole classes; only modules that can
+contain operator calls are looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from kvlint.contract.call import Call, Event
+from kvlint.contract.values import Absent
+
+from .chunk import LineSite
+from .module import ModuleIndex
+
+_LENGTH = re.compile(
+    r"_?((kv|key|past|cache|context|ctx|seq|cur|current|history|cached)_?(seq_?)?(len|lens|length|lengths|pos|position|positions)"
+    r"|kv_?cache_?(len|length|pos)|seen_tokens|num_(seen|cached|computed)_tokens|cache_position|seqlens?|kvlens?"
+    r"|actual_seq_(lengths_kv|kvlen))(_kv|_cpu|_list|_tensor|_device)?"
+)
+_LAYER = re.compile(r"(Attention|Attn|Layer|Block|MLA|Mla|Cache|Mixer|SelfAttn|KVStore)", re.ASCII)
+_RUNNER = re.compile(
+    r"(Runner|Engine|Worker|Scheduler|Manager|Executor|Server|Model|ForCausalLM|Pipeline|Builder|Tests?|Request|Batch)$"
+)
+_LAYER_GUARD = re.compile(r"(layer_?(idx|id|index|num|no)|first_layer|last_layer|is_first|is_last)")
+_MASK_PARAMETER = re.compile(r"((attn|atten|attention|causal|padding|key_padding)_)?mask")
+_OUTPUT_PARAMETER = frozenset(
+    ("out", "output", "attn_out", "attn_output", "result_buffer", "out_buffer", "output_buffer")
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def class_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tuple[str, Event]]:
+    """Length increments inside layers: (method name, event)."""
+    for cls, index in module.classes.items():
+        if _RUNNER.search(cls.name):
+            continue
+        calls_operator = any(_mentions(method, operators) for method in index.methods.values())
+        if not (_LAYER.search(cls.name) or calls_operator):
+            continue
+        for method in index.methods.values():
+            if method.name in ("__init__", "reset", "reset_parameters") or not _reaches(
+                method, index.methods, operators, cls.name
+            ):
+                continue
+            yield from ((method.name, event) for event in _increments(module, method, operators))
+
+
+def _reaches(method: Function, methods: dict[str, Function], operators: frozenset[str], owner: str) -> bool:
+    """Whether a method runs once per layer: it calls an operator, or is called by one that does, or updates a cache."""
+    if _mentions(method, operators):
+        return True
+    if "Cache" in owner or "KVStore" in owner:
+        return method.name in (
+            "update",
+            "append",
+            "write",
+            "store",
+            "put",
+            "update_cache",
+            "forward",
+            "__call__",
+            "save",
+        )
+    called = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+    if any(name in called and _mentions(other, operators) for name, other in methods.items()):
+        return True
+    return any(
+        _mentions(other, operators)
+        and method.name in {n.attr for n in ast.walk(other) if isinstance(n, ast.Attribute)}
+        for other in methods.values()
+    )
+
+
+def _mentions(node: ast.AST, names: frozenset[str]) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in names or isinstance(n, ast.Name) and n.id in names
+        for n in ast.walk(node)
+    )
+
+
+def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]) -> Iterator[Event]:
+    tensors = _tensor_parameters(method, operators)
+    for node, guarded in _statements(method.body, False):
+        if guarded:
+            continue
+        target: ast.expr | None = None
+        how = ""
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            target, how = node.target, "incremented"
+            base = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(base, ast.Name) and base.id not in tensors:
+                # A local number or copy: the next layer starts from its own.
+                continue
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if not (isinstance(target, ast.Attribute) and _is_sum_with(node.value, target)):
+                continue
+            how = "incremented"
+        elif (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+        ):
+            if node.value.func.attr not in ("add_", "copy_") or (
+                node.value.func.attr == "copy_" and not node.value.args
+            ):
+                continue
+            target = node.value.func.value
+            if node.value.func.attr == "copy_" and not _is_sum_with(node.value.args[0], target):
+                continue
+            how = "incremented in place"
+            if isinstance(target, ast.Name) and target.id not in _parameters(method):
+                continue
+        if target is None:
+            continue
+        bare = target.value if isinstance(target, ast.Subscript) else target
+        name = bare.attr if isinstance(bare, ast.Attribute) else bare.id if isinstance(bare, ast.Name) else ""
+        if not _LENGTH.fullmatch(name):
+            continue
+        yield Event(
+            "length-incremented",
+            _site(module, node),
+            {"name": ast.unparse(target), "how": how, "method": method.name},
+        )
+
+
+def _statements(body: list[ast.stmt], guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """Statements with whether a test on the layer number guards them."""
+    for node in body:
+        yield node, guarded
+        inside = guarded
+        if isinstance(node, ast.If):
+            inside = guarded or bool(_LAYER_GUARD.search(ast.unparse(node.test)))
+        for part in ("body", "orelse", "finalbody"):
+            inner = getattr(node, part, None)
+            if isinstance(inner, list) and not isinstance(
+                node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+            ):
+                yield from _statements(inner, inside)
+        for handler in getattr(node, "handlers", []):
+            yield from _statements(handler.body, guarded)
+
+
+def _is_sum_with(value: ast.expr, target: ast.expr) -> bool:
+    """``target + n``, for ``target = target + n``."""
+    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)):
+        return False
+    wanted = ast.dump(_loaded(target))
+    return any(ast.dump(side) == wanted for side in (value.left, value.right))
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body
+
+
+def _parameters(method: Function) -> set[str]:
+    args = method.args
+    return {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)} - {"self", "cls"}
+
+
+def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
+    """Parameters that are certainly tensors: index of a cache write, or annotated so.
+
+    ``x += 1`` on one changes the caller's tensor, which every layer shares.
+    """
+    found: set[str] = set()
+    parameters = _parameters(method)
+    for arg in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs):
+        if arg.annotation is not None and ast.unparse(arg.annotation).endswith("Tensor"):
+            found.add(arg.arg)
+    for node in ast.walk(method):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in operators and node.func.attr.startswith(
+                ("scatter_update", "npu_scatter_nd_update")
+            ):
+                found.update(a.id for a in node.args[1:2] if isinstance(a, ast.Name))
+            elif node.func.attr in (
+                "tolist",
+                "unsqueeze",
+                "cumsum",
+                "to",
+                "cpu",
+                "add_",
+                "view",
+                "item",
+            ) and isinstance(node.func.value, ast.Name):
+                found.add(node.func.value.id)
+    rebound = {n.id for n in ast.walk(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    augmented = {
+        n.target.id
+        for n in ast.walk(method)
+        if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
+    assigned = {
+        t.id
+        for n in ast.walk(method)
+        if isinstance(n, ast.Assign)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }
+    return (found & parameters) - ((rebound - augmented) | assigned)
+
+
+def function_events(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
+    """Events of one function with the operator calls in it."""
+    yield from _unused_mask(module, node, calls)
+    yield from _rebound_output(module, node, calls)
+
+
+_REQUEST_LENGTHS = re.compile(r"(query|q|seq|context|kv|ctx)_?(seq_?)?lens?(_cpu|_list|_tensor)?")
+_TABLE = re.compile(r"(block_?)?tables?(_tensor)?")
+
+
+def module_events(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """Events of any function of a module: (function name, event)."""
+    builders = _buffer_methods(module)
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for found in (
+                _mixed_slices(module, node),
+                _aliased_views(module, node),
+                _collected_views(module, node, builders),
+                _self_overwrites(module, node),
+            ):
+                yield from ((node.name, event) for event in found)
+    yield from _ignored_attention_types(module)
+
+
+def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """Lengths cut at a token count beside a block table cut at a request count."""
+    lengths: list[tuple[str, str, ast.Subscript]] = []
+    tables: set[str] = set()
+    for item in ast.walk(node):
+        if not isinstance(item, ast.Subscript):
+            continue
+        first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) and item.slice.elts else item.slice
+        if not isinstance(first, ast.Slice) or first.step is not None:
+            continue
+        bounds = [b for b in (first.lower, first.upper) if b is not None]
+        name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
+        if len(bounds) != 1 or not isinstance(bounds[0], (ast.Name, ast.Attribute)):
+            continue
+        bound = ast.unparse(bounds[0])
+        if _TABLE.fullmatch(name):
+            tables.add(bound)
+        elif _REQUEST_LENGTHS.fullmatch(name):
+            lengths.append((name, bound, item))
+    if len(tables) != 1:
+        return
+    other = next(iter(tables))
+    for name, bound, item in lengths:
+        if bound != other and "tok" in bound.lower() and "tok" not in other.lower():
+            yield Event(
+                "token-sliced-lengths", _site(module, item), {"name": name, "bound": bound, "other": other}
+            )
+
+
+def _base(node: ast.expr) -> ast.expr:
+    """What a chain of subscripts starts from."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
+
+
+def _written_buffer(node: ast.stmt) -> ast.expr | None:
+    """The attribute that a statement writes in place: ``E[...] = x``, ``E[...].copy_(x)``, ``E.fill_(x)``."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
+        return _base(node.targets[0])
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+    ):
+        if node.value.func.attr in ("copy_", "fill_", "zero_"):
+            return _base(node.value.func.value)
+    return None
+
+
+def _view_of(node: ast.expr) -> str | None:
+    """The attribute that ``E[...]`` slices without copying it; not an entry picked by a variable."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple))):
+        return None
+    inner = node.value
+    while isinstance(inner, ast.Subscript):
+        if not isinstance(inner.slice, (ast.Slice, ast.Constant)):
+            return None
+        inner = inner.value
+    return ast.unparse(inner) if isinstance(inner, ast.Attribute) else None
+
+
+def _aliased_views(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """A loop that refills one buffer and keeps a view of it for every round."""
+    for loop in ast.walk(node):
+        if not isinstance(loop, ast.For):
+            continue
+        varies = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        written: set[str] = set()
+        for item in loop.body:
+            buffer = _written_buffer(item)
+            if isinstance(buffer, ast.Attribute) and not varies & {
+                n.id for n in ast.walk(buffer) if isinstance(n, ast.Name)
+            }:
+                written.add(ast.unparse(buffer))
+            stored: ast.expr | None = None
+            if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Subscript):
+                key = {n.id for n in ast.walk(item.targets[0].slice) if isinstance(n, ast.Name)}
+                stored = (
+                    item.value if key & varies and not isinstance(item.targets[0].slice, ast.Slice) else None
+                )
+            elif (
+                isinstance(item, ast.Expr)
+                and isinstance(item.value, ast.Call)
+                and isinstance(item.value.func, ast.Attribute)
+            ):
+                stored = item.value.args[0] if item.value.func.attr == "append" and item.value.args else None
+            name = _view_of(stored) if stored is not None else None
+            if name is not None and name in written:
+                yield Event(
+                    "aliased-buffer-views", _site(module, item), {"buffer": name, "function": node.name}
+                )
+
+
+def _buffer_methods(module: ModuleIndex) -> dict[str, str]:
+    """Methods that fill a buffer of their object and return a view of it: name -> buffer."""
+    found: dict[str, str] = {}
+    for index in module.classes.values():
+        for name, method in index.methods.items():
+            written = {
+                ast.unparse(b)
+                for s in ast.walk(method)
+                if isinstance(s, ast.stmt)
+                for b in [_written_buffer(s)]
+                if isinstance(b, ast.Attribute)
+            }
+            for item in ast.walk(method):
+                if isinstance(item, ast.Return) and item.value is not None:
+                    parts = item.value.elts if isinstance(item.value, ast.Tuple) else [item.value]
+                    for part in parts:
+                        view = _view_of(part)
+                        if (
+                            view is not None
+                            and view.startswith("self.")
+                            and view in written
+                            and "[" not in view
+                        ):
+                            found.setdefault(name, view)
+    return found
+
+
+def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, str]) -> Iterator[Event]:
+    """``[builder.build(x) for x in ...]`` where every result is a view of the same buffer."""
+    for item in ast.walk(node):
+        if not isinstance(item, ast.ListComp) or len(item.generators) != 1:
+            continue
+        call = item.elt
+        if not (
+            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in builders
+        ):
+            continue
+        varies = {n.id for n in ast.walk(item.generators[0].target) if isinstance(n, ast.Name)}
+        owner = {n.id for n in ast.walk(call.func.value) if isinstance(n, ast.Name)}
+        if not varies & owner:
+            buffer = builders[call.func.attr]
+            yield Event(
+                "aliased-buffer-views", _site(module, item), {"buffer": buffer, "function": call.func.attr}
+            )
+
+
+def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
+    """A view of the caller's metadata whose entries are moved within itself."""
+    parameters = _parameters(node)
+    views: dict[str, str] = {}
+    for item in ast.walk(node):
+        if not isinstance(item, ast.Assign) or len(item.targets) != 1:
+            continue
+        target = item.targets[0]
+        if isinstance(target, ast.Name):
+            view = _view_of(item.value)
+            root = view.split(".")[0] if view is not None else ""
+            if view is not None and root in parameters:
+                views[target.id] = view
+            else:
+                views.pop(target.id, None)
+        elif (
+            isinstance(target, ast.Subscript)
+            and isinstance(target.value, ast.Name)
+            and target.value.id in views
+        ):
+            name = target.value.id
+            reads = any(
+                isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == name
+                for n in ast.walk(item.value)
+            )
+            if reads:
+                yield Event(
+                    "metadata-overwritten",
+                    _site(module, item),
+                    {"buffer": views[name], "name": name, "function": node.name},
+                )
+
+
+_ENCODER_KIND = re.compile(r"(.*_)?(ENCODER(_ONLY)?|BIDIRECTIONAL|NON_?CAUSAL)", re.I)
+
+
+def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """An enum knows encoder-only layers, layers carry it, and nothing ever looks at it."""
+    for cls, index in module.classes.items():
+        bases = {ast.unparse(b).rsplit(".", 1)[-1] for b in cls.bases}
+        member = next((m for m in index.fields if _ENCODER_KIND.fullmatch(m)), None)
+        if member is None or not bases & {"Enum", "IntEnum", "StrEnum"}:
+            continue
+        loads = [
+            n
+            for n in ast.walk(module.tree)
+            if isinstance(n, ast.Name) and n.id == cls.name and isinstance(n.ctx, ast.Load)
+        ]
+        if loads:
+            continue
+        for owner, holder in module.classes.items():
+            for attribute, writers in holder.writers.items():
+                if writers != ["__init__"] or cls.name.lower() not in (
+                    attribute.lower(),
+                    f"attention{attribute}".lower(),
+                    f"attn{attribute}".lower(),
+                    attribute.lower().replace("_", ""),
+                ):
+                    continue
+                read = any(
+                    isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
+                    for n in ast.walk(module.tree)
+                )
+                if not read:
+                    yield (
+                        owner.name,
+                        Event(
+                            "attention-type-ignored",
+                            _site(module, index.fields[member][0]),
+                            {"enum": cls.name, "member": member, "attribute": attribute, "owner": owner.name},
+                        ),
+                    )
+
+
+def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
+    wanting = [
+        call
+        for call in calls
+        if call.has("mask")
+        and call.opaque is None
+        and not call.trail
+        and all(isinstance(call.arg(role).value, Absent) for role in ("mask", "q_lens", "kv_lens"))
+    ]
+    if not wanting:
+        return
+    reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    if "locals" in reads:
+        return
+    documented = ast.get_docstring(node) or ""
+    for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        if _MASK_PARAMETER.fullmatch(arg.arg) and arg.arg not in reads:
+            if re.search(
+                rf"\b{arg.arg}\b[^:]*:?\s*(\n\s*)?[^\n]*\b(reserved|unused|ignored|not used|unsupported)",
+                documented,
+                re.I,
+            ):
+                continue
+            yield Event(
+                "mask-parameter-unused",
+                _site(module, arg),
+                {"name": arg.arg, "function": node.name, "operator": wanting[0].operator.full_name},
+            )
+
+
+def _rebound_output(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
+    """``output, _ = op(...)`` where ``output`` is the caller's buffer and nothing writes into it."""
+    parameters = {
+        a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    } & _OUTPUT_PARAMETER
+    if not parameters or not calls:
+        return
+    names = {call.operator.name for call in calls}
+    for name in sorted(parameters):
+        if _is_optional(node, name):
+            # An optional buffer that is made here when it is missing.
+            continue
+        rebound: ast.stmt | None = None
+        written = False
+        for item in ast.walk(node):
+            if isinstance(item, ast.Assign):
+                for target in item.targets:
+                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                    if any(isinstance(p, ast.Name) and p.id == name for p in parts) and _mentions(
+                        item.value, frozenset(names)
+                    ):
+                        rebound = rebound or item
+                    if (
+                        isinstance(target, ast.Subscript)
+                        and isinstance(target.value, ast.Name)
+                        and target.value.id == name
+                    ):
+                        written = True
+            elif isinstance(item, ast.Call):
+                function = item.func
+                if (
+                    isinstance(function, ast.Attribute)
+                    and isinstance(function.value, ast.Name)
+                    and function.value.id == name
+                    and function.attr.endswith("_")
+                ):
+                    written = True
+                if any(
+                    k.arg in ("out", "output", "attn_out")
+                    and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(k.value))
+                    for k in item.keywords
+                ):
+                    written = True
+        if rebound is not None and not written and not _read_before(node, name, rebound):
+            yield Event("output-rebound", _site(module, rebound), {"parameter": name, "function": node.name})
+
+
+def _is_optional(node: Function, name: str) -> bool:
+    """Whether a parameter may be None, by its default or its annotation."""
+    for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        if (
+            arg.arg == name
+            and arg.annotation is not None
+            and re.search(r"Optional|None", ast.unparse(arg.annotation))
+        ):
+            return True
+    positional = [*node.args.posonlyargs, *node.args.args]
+    for arg, default in zip(reversed(positional), reversed(node.args.defaults), strict=False):
+        if arg.arg == name:
+            return isinstance(default, ast.Constant) and default.value is None
+    for arg, default_or_none in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=False):
+        if arg.arg == name:
+            return isinstance(default_or_none, ast.Constant) and default_or_none.value is None
+    return False
+
+
+def _read_before(node: Function, name: str, rebound: ast.stmt) -> bool:
+    return any(
+        isinstance(n, ast.Name)
+        and n.id == name
+        and isinstance(n.ctx, ast.Load)
+        and n.lineno <= rebound.lineno
+        for n in ast.walk(node)
+    )
+
+
+def _site(module: ModuleIndex, node: ast.stmt | ast.expr | ast.arg) -> LineSite:
+    """The place of an ``ast`` node; its columns count bytes, ours count characters."""
+
+    def column(line: int, offset: int) -> int:
+        return len(module.lines[line - 1].encode()[:offset].decode(errors="replace")) + 1
+
+    site = LineSite(module.path, node.lineno, column(node.lineno, node.col_offset))
+    site.end_line = node.end_lineno or node.lineno
+    site.end_column = column(site.end_line, node.end_col_offset or 0)
+    return site

@@ -1,0 +1,293 @@
+"""Static reader: from source text to operator calls with facts."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvlint.contract import catalogue
+from kvlint.contract.call import Call, Event, Scope, Target, bind
+from kvlint.contract.values import ABSENT, Tensor, Value
+
+from .chunk import Chunk, Site
+from .evaluate import MAX_STEPS, Frame, Interpreter, OutOfBudget, Record, State
+from .events import class_events, function_events, module_events
+from .imports import Imports
+from .module import BadSource, ModuleIndex
+from .objects import ClassRef, Func
+from .prefilter import relevant
+from .torchlib import settled
+from .usage import Usage
+
+CALLER_ROUNDS = 2
+MAX_ROOTS = 400
+# A caller is followed for what it passes down; that is worth less than the calls themselves.
+CALLER_STEPS = 6_000
+
+
+class SourceError(Exception):
+    """A file that cannot be read as Python. ``line`` is 1-based, 0 when there is none."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What one module contains: scopes with operator calls and events, in source order."""
+
+    scopes: tuple[Scope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """An outermost function or method, by its ``ast`` node."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    owner: ast.ClassDef | None
+    names: frozenset[str]
+
+
+class Project:
+    """The files that questions may be answered from.
+
+    Args:
+        roots: folders that absolute imports are looked up in.
+        target: the stack that the code is meant for.
+    """
+
+    def __init__(self, roots: Iterable[str], target: Target) -> None:
+        self.target = target
+        self._imports = Imports(roots)
+        self._interpreter = Interpreter(self._imports.find)
+
+    def read(self, path: str, source: bytes) -> Analysis:
+        """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
+        try:
+            module = self._imports.add(path, source)
+        except BadSource as error:
+            raise SourceError(str(error), error.line) from None
+        return _Reading(self._interpreter, module, self.target).run()
+
+
+class _Reading:
+    """The analysis of one module."""
+
+    def __init__(self, interpreter: Interpreter, module: ModuleIndex, target: Target) -> None:
+        self.interpreter = interpreter
+        self.module = module
+        self.target = target
+        self.operators = catalogue.names()
+        self._trees: dict[Any, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        self.definitions = list(self._definitions(module.tree.body, None))
+
+    def run(self) -> Analysis:
+        self.interpreter.records.clear()
+        self.interpreter.views.clear()
+        wanted = self._roots()
+        scopes: dict[Any, list[Record]] = {}
+        order: list[Any] = []
+        names: dict[Any, str] = {}
+        for definition in wanted:
+            func = self._function(definition)
+            if func is None:
+                continue
+            self.interpreter.limit = MAX_STEPS if definition.names & self.operators else CALLER_STEPS
+            self._evaluate(func)
+            self._trees[func.node] = definition.node
+        self._module_level()
+        usages: dict[Chunk, Usage] = {}
+        # A call in another file is reported where that file is read.
+        records = [r for r in self.interpreter.records if r.frame.module is self.module]
+        records.sort(key=lambda record: len(record.trail))
+        for record in records:
+            key = record.frame.node or record.frame.chunk
+            if key not in scopes:
+                scopes[key] = []
+                order.append(key)
+                names[key] = record.frame.name
+            scopes[key].append(record)
+        result: list[Scope] = []
+        groups: dict[Any, list[Call]] = {}
+        members: list[tuple[int, Any]] = []
+        for key in order:
+            calls: list[Call] = []
+            seen: set[tuple[int, tuple[Any, ...]]] = set()
+            for record in scopes[key]:
+                usage = usages.get(record.site.chunk)
+                if usage is None:
+                    usage = usages[record.site.chunk] = Usage(record.site.chunk)
+                call = self._call(record, usage)
+                if call is None:
+                    continue
+                mark = (
+                    id(record.site.node),
+                    tuple(id(note.place.node) for note in record.trail if isinstance(note.place, Site)),
+                )
+                if mark in seen:
+                    continue
+                seen.add(mark)
+                calls.append(call)
+            if calls:
+                tree = self._trees.get(key)
+                found = tuple(function_events(self.module, tree, calls)) if tree is not None else ()
+                owner = scopes[key][0].frame.owner
+                group = owner.index.node if owner is not None else key
+                groups.setdefault(group, []).extend(call for call in calls if not call.trail)
+                members.append((len(result), group))
+                result.append(Scope(names[key], tuple(calls), found))
+        for index, group in members:
+            result[index] = replace(result[index], peers=tuple(groups[group]))
+        for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
+            result.append(Scope(name, (), (event,), event.place))
+        for site, value, frame in self.interpreter.views:
+            if frame.module is self.module:
+                event = Event("kept-length-view", site, {"name": site.text(), "value": value.label}, ())
+                result.append(Scope(frame.name, (), (event,), site))
+        for scope in result:
+            for call in scope.calls:
+                call.scope = scope
+        return Analysis(tuple(result))
+
+    # Which functions to evaluate.
+
+    def _definitions(self, body: list[ast.stmt], owner: ast.ClassDef | None) -> Iterable[_Definition]:
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield _Definition(node, owner, _mentioned(node))
+            elif isinstance(node, ast.ClassDef):
+                yield from self._definitions(node.body, node)
+            elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+                for part in ("body", "orelse", "finalbody"):
+                    yield from self._definitions(getattr(node, part, []), owner)
+                for handler in getattr(node, "handlers", []):
+                    yield from self._definitions(handler.body, owner)
+
+    def _roots(self) -> list[_Definition]:
+        """Functions with an operator's name in them, and the functions of this file that call those."""
+        direct = [d for d in self.definitions if d.names & self.operators]
+        carriers = {d.node.name for d in direct}
+        chosen = list(direct)
+        picked = {id(d) for d in direct}
+        frontier = carriers - {"forward", "__init__", "__call__"}
+        reached = set(carriers)
+        for _ in range(CALLER_ROUNDS):
+            more = [d for d in self.definitions if id(d) not in picked and d.names & frontier]
+            chosen.extend(more)
+            picked.update(id(d) for d in more)
+            frontier = {d.node.name for d in more} - reached - {"forward", "__init__", "__call__"}
+            reached |= frontier
+        self.interpreter.op_functions[self.module.path] = frozenset(reached)
+        return chosen[:MAX_ROOTS]
+
+    def _function(self, definition: _Definition) -> Func | None:
+        owner = None
+        if definition.owner is not None:
+            index = self.module.classes.get(definition.owner)
+            owner = ClassRef(self.module, index) if index is not None else None
+        return self.interpreter.function(self.module, definition.node, owner)
+
+    def _evaluate(self, func: Func) -> None:
+        before = len(self.interpreter.records)
+        # What was found before a question got too costly counts; the rest stays unknown.
+        with contextlib.suppress(OutOfBudget, RecursionError):
+            self.interpreter.run_root(func)
+        covered = {id(record.site.node) for record in self.interpreter.records[before:]}
+        for nested, state in self._nested(func, covered):
+            with contextlib.suppress(OutOfBudget, RecursionError):
+                self.interpreter.run_root(replace(nested, closure=state))
+
+    def _nested(self, func: Func, covered: set[int]) -> list[tuple[Func, State]]:
+        found: list[tuple[Func, State]] = []
+        for nested, state in self.interpreter.nested:
+            if nested.chunk is func.chunk:
+                found.append((nested, state))
+        self.interpreter.nested.clear()
+        return found
+
+    def _module_level(self) -> None:
+        """Operator calls outside any function."""
+        statements = [
+            node
+            for node in self.module.tree.body
+            if not isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+            )
+        ]
+        if not any(_mentioned(node) & self.operators for node in statements):
+            return
+        state = State()
+        interpreter = self.interpreter
+        interpreter.steps = 0
+        frame: Frame | None = None
+        for node in self.module.tree.body:
+            if isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+            ):
+                continue
+            try:
+                chunk = self.module.chunk(node)
+                frame = Frame(self.module, chunk, "<module>", state, 0)
+                after = interpreter.block(chunk.body, frame, state)
+            except (BadSource, OutOfBudget, RecursionError):
+                continue
+            if after is None:
+                break
+            state = after
+
+    # Records to calls.
+
+    def _call(self, record: Record, usage: Usage) -> Call | None:
+        operator = catalogue.find(record.operator, record.overload, self.target.torch_npu) or catalogue.find(
+            record.operator, record.overload
+        )
+        if operator is None:
+            return None
+        binding = bind(operator, record.positional, record.keywords, record.opaque)
+        use = usage.of(record.site.node)
+        values: dict[str, Value] = dict(binding.values)
+        for param in operator.params:
+            values[param.name] = settled(values[param.name], "Tensor" in param.type)
+            if param.mutated and use.dropped is not False:
+                values[param.name] = self._settled(
+                    values.get(param.name, ABSENT), binding.places.get(param.name), usage
+                )
+        binding = replace(binding, values=values)
+        return Call(
+            operator, binding, self.target, record.site, record.assumed, None, use, record.trail, record.path
+        )
+
+    def _settled(self, value: Value, place: Any, usage: Usage) -> Value:
+        """A copy that is used later (returned, copied back) is no lost write."""
+        if (
+            isinstance(value, Tensor)
+            and value.copied is not None
+            and isinstance(place, Site)
+            and usage.used_later(place.node)
+        ):
+            return replace(value, copied=None, storage=None)
+        return value
+
+
+def _mentioned(node: ast.AST) -> frozenset[str]:
+    found: set[str] = set()
+    for item in ast.walk(node):
+        if isinstance(item, ast.Attribute):
+            found.add(item.attr)
+        elif isinstance(item, ast.Name):
+            found.add(item.id)
+        elif (
+            isinstance(item, ast.Constant)
+            and isinstance(item.value, str)
+            and "npu_" in item.value
+            and item.value.isidentifier()
+        ):
+            found.add(item.value)
+    return frozenset(found)
+
+
+__all__ = ["Analysis", "Project", "SourceError", "relevant"]

@@ -1,0 +1,208 @@
+"""What the code does with the result and the arguments of a call, from the shape of the tree."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import libcst as cst
+
+from kvlint.contract.call import Use
+from kvlint.contract.tri import Place
+
+from .chunk import Chunk, Site
+from .walk import parents, walk
+
+
+class Usage:
+    """Answers for the calls of one chunk."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+    @cached_property
+    def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        found: dict[cst.CSTNode, cst.CSTNode] = {}
+        for statement in self.chunk.body:
+            found.update(parents(statement))
+        return found
+
+    @cached_property
+    def _order(self) -> dict[cst.CSTNode, int]:
+        found: dict[cst.CSTNode, int] = {}
+        for statement in self.chunk.body:
+            for node in walk(statement):
+                found[node] = len(found)
+        return found
+
+    @cached_property
+    def _reads(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for node in self._order:
+            if isinstance(node, cst.Name) and not self._stored(node) and not self._is_label(node):
+                found.setdefault(node.value, []).append(node)
+        return found
+
+    @cached_property
+    def _stores(self) -> dict[str, list[cst.Name]]:
+        found: dict[str, list[cst.Name]] = {}
+        for node in self._order:
+            if isinstance(node, cst.Name) and self._stored(node):
+                found.setdefault(node.value, []).append(node)
+        return found
+
+    def _is_label(self, node: cst.Name) -> bool:
+        parent = self._parents.get(node)
+        return (
+            (isinstance(parent, cst.Attribute) and parent.attr is node)
+            or (isinstance(parent, cst.Arg) and parent.keyword is node)
+            or (isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)) and parent.name is node)
+        )
+
+    def _stored(self, node: cst.CSTNode) -> bool:
+        """Whether a name is an assignment target rather than read."""
+        child: cst.CSTNode = node
+        parent = self._parents.get(child)
+        while isinstance(parent, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):
+            child, parent = parent, self._parents.get(parent)
+        if isinstance(
+            parent, (cst.AssignTarget, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr, cst.AsName)
+        ):
+            return getattr(parent, "target", getattr(parent, "name", None)) is child
+        return False
+
+    def of(self, node: cst.CSTNode) -> Use:
+        """What happens to the result of a call."""
+        parent = self._parents.get(node)
+        if isinstance(parent, cst.Await):
+            parent = self._parents.get(parent)
+        if isinstance(parent, cst.Expr):
+            return Use(dropped=True, read={})
+        if isinstance(parent, cst.Assign) and parent.value is node:
+            return self._assigned(parent)
+        if isinstance(parent, cst.Subscript) and parent.value is node:
+            index = parent.slice[0].slice if len(parent.slice) == 1 else None
+            if isinstance(index, cst.Index) and isinstance(index.value, cst.Integer):
+                return Use(dropped=False, read={int(index.value.value): Site(self.chunk, parent)})
+            return Use(dropped=False)
+        if isinstance(parent, cst.Attribute) and parent.value is node:
+            return Use(dropped=False, whole=Site(self.chunk, parent))
+        if isinstance(parent, cst.BinaryOperation):
+            return Use(dropped=False, whole=Site(self.chunk, parent))
+        return Use(dropped=False)
+
+    def _assigned(self, assign: cst.Assign) -> Use:
+        if len(assign.targets) != 1:
+            return Use(dropped=False)
+        target = assign.targets[0].target
+        if isinstance(target, cst.Name):
+            return Use(dropped=False, read=self._indexed_reads(target, assign), whole=self._whole_use(target))
+        if not isinstance(target, (cst.Tuple, cst.List)):
+            return Use(dropped=False)
+        if any(isinstance(e, cst.StarredElement) for e in target.elements):
+            return Use(dropped=False)
+        read: dict[int, Place] = {}
+        touched: dict[int, Place] = {}
+        for index, element in enumerate(target.elements):
+            if isinstance(element.value, cst.Name):
+                first = self._first_read(element.value.value, element.value)
+                if first is not None:
+                    read[index] = first
+                computed = self._first_touch(element.value)
+                if computed is not None:
+                    touched[index] = computed
+            else:
+                read[index] = Site(self.chunk, element)
+        return Use(dropped=False, unpacked=len(target.elements), read=read, touched=touched)
+
+    def _first_touch(self, target: cst.Name) -> Place | None:
+        """Where a name that is bound once is first computed with."""
+        if len(self._stores.get(target.value, [])) > 1:
+            return None
+        for node in self._reads.get(target.value, []):
+            after = self._order[node] > self._order[target]
+            if after and self._computes(node) and self._branches(node) <= self._branches(target):
+                return Site(self.chunk, node)
+        return None
+
+    def _branches(self, node: cst.CSTNode) -> set[int]:
+        """The tests around a node."""
+        found: set[int] = set()
+        parent = self._parents.get(node)
+        while parent is not None:
+            if isinstance(parent, (cst.If, cst.IfExp, cst.While, cst.BooleanOperation)):
+                found.add(id(parent))
+            parent = self._parents.get(parent)
+        return found
+
+    def _whole_use(self, target: cst.Name) -> Place | None:
+        """Where a name is computed with as one tensor before it is bound again."""
+        start = self._order[target]
+        bound = [self._order[n] for n in self._stores.get(target.value, []) if self._order[n] > start]
+        end = min(bound, default=len(self._order))
+        for node in self._reads.get(target.value, []):
+            indexed = isinstance(self._parents.get(node), cst.Subscript)
+            if start < self._order[node] < end and not indexed and self._computes(node):
+                return Site(self.chunk, node)
+        return None
+
+    def _computes(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is used as a tensor here, not just returned, stored or handed on."""
+        parent = self._parents.get(node)
+        while isinstance(parent, (cst.Element, cst.Tuple, cst.List)):
+            parent = self._parents.get(parent)
+        if isinstance(parent, (cst.Attribute, cst.Subscript)):
+            return parent.value is node
+        if isinstance(parent, (cst.BinaryOperation, cst.UnaryOperation)):
+            return True
+        if isinstance(parent, cst.Arg):
+            call = self._parents.get(parent)
+            name = call.func if isinstance(call, cst.Call) else None
+            while isinstance(name, cst.Attribute):
+                name = name.value
+            return isinstance(name, cst.Name) and name.value in ("torch", "torch_npu")
+        return False
+
+    def _first_read(self, name: str, after: cst.CSTNode) -> Place | None:
+        reads = self._reads.get(name, [])
+        start = self._order.get(after, 0)
+        later = [node for node in reads if self._order[node] > start]
+        picked = later[0] if later else reads[0] if reads and self._in_loop(after) else None
+        return Site(self.chunk, picked) if picked is not None else None
+
+    def _indexed_reads(self, target: cst.Name, assign: cst.Assign) -> dict[int, Place] | None:
+        """``r = op(...)`` followed by ``r[0]`` or ``a, b = r``; None when ``r`` is used in other ways."""
+        start = self._order.get(target, 0)
+        read: dict[int, Place] = {}
+        for node in self._reads.get(target.value, []):
+            if self._order[node] < start:
+                continue
+            parent = self._parents.get(node)
+            index = (
+                parent.slice[0].slice
+                if isinstance(parent, cst.Subscript) and len(parent.slice) == 1
+                else None
+            )
+            if isinstance(index, cst.Index) and isinstance(index.value, cst.Integer) and parent is not None:
+                read.setdefault(int(index.value.value), Site(self.chunk, parent))
+            else:
+                return None
+        return read
+
+    def _in_loop(self, node: cst.CSTNode) -> bool:
+        parent = self._parents.get(node)
+        while parent is not None:
+            if isinstance(parent, (cst.For, cst.While)):
+                return True
+            parent = self._parents.get(parent)
+        return False
+
+    def used_later(self, node: cst.CSTNode) -> bool:
+        """Whether the variable passed as an argument is read again after the call, or in a loop around it."""
+        value = node.value if isinstance(node, cst.Arg) else node
+        if not isinstance(value, cst.Name):
+            return False
+        position = self._order.get(value, 0)
+        reads = self._reads.get(value.value, [])
+        call: cst.CSTNode | None = self._parents.get(node)
+        inside = {id(item) for item in walk(call)} if call is not None else set()
+        return any(self._order[r] > position and id(r) not in inside for r in reads)

@@ -1,0 +1,83 @@
+"""KV132: the result of an operator that returns nothing is used."""
+
+from __future__ import annotations
+
+from kvlint.contract.call import Call
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    Rule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
+from kvlint.contract.tri import Note
+
+
+class EmptyResultUsed(Rule):
+    """The result of an operator that returns nothing is used.
+
+    ## What it does
+    Reports an assignment from, or an expression with, an ATB operator whose schema has no result.
+
+    ## Why it is wrong
+    The operator writes into `out` and returns None. An assignment replaces the buffer by None:
+    `out = torch_npu._npu_paged_attention(..., out=out)`.
+
+    ## Use instead
+    Call it as a statement and go on with `out`.
+
+    ## Ops and versions
+    _npu_paged_attention, _npu_flash_attention and their variants without an `.out` form. The v2 forms,
+    npu_ring_mla and npu_multi_head_latent_attention do return their outputs. All versions.
+
+    ## Evidence
+    ATB-04: schemas in the operator library of every release.
+    """
+
+    code = "KV132"
+    name = "empty-result-used"
+    severity = Severity.HOST
+    confidence = Confidence.HIGH
+    contract = ("ATB-04",)
+    families = ("atb",)
+    bad = {
+        "assigned": """
+            def decode(q, kc, vc, table, lens, buffer):
+                out = torch_npu._npu_paged_attention(  # KV132
+                    query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
+                    block_table=table, context_lens=lens, out=buffer)
+                return out.view(-1, 1024)
+        """,
+        "chained": """
+            y = torch_npu._npu_flash_attention(q, k, v, mask, lens, 0.1, 8, 8, buffer).view(-1, 1024)  # KV132
+        """,
+    }
+    ok = {
+        "statement": """
+            torch_npu._npu_paged_attention(
+                query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
+                block_table=table, context_lens=lens, out=out)
+        """,
+        "returned from a wrapper": """
+            def flash(q, k, v, mask, lens, out):
+                return torch_npu._npu_flash_attention(q, k, v, mask, lens, 0.1, 8, 8, out)
+        """,
+    }
+
+    def check(self, call: Call) -> Verdict:
+        """Judges what happens to the result."""
+        use = call.use
+        if call.operator.returns:
+            return NOT_APPLICABLE
+        if use.dropped or use.read == {}:
+            return PROVED
+        if use.dropped is None or not (use.whole or use.unpacked or use.read):
+            return undecided(Note("what happens to the result is not visible", call.place))
+        return violated(
+            f"{call.operator.name} returns None, its result is in out",
+            call.place,
+            fix="Call it as a statement and use the buffer that is passed as out.",
+        )

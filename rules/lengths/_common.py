@@ -1,0 +1,100 @@
+"""What the rules about sequence lengths share."""
+
+from __future__ import annotations
+
+from kvlint.contract.call import Arg, Call
+from kvlint.contract.catalogue import Operator
+from kvlint.contract.keys import is_input, origin
+from kvlint.contract.paths import Cond, decide
+from kvlint.contract.rule import Rule
+from kvlint.contract.tri import NO, Note, Tri, tri
+from kvlint.contract.values import Absent, Const, LengthForm, Sequence, Tensor, Unknown, Value
+
+# Operators whose lengths are int32 tensors, packed or paged by two layout arguments.
+SPARSE = (
+    "npu_lightning_indexer",
+    "npu_quant_lightning_indexer",
+    "npu_sparse_flash_attention",
+    "npu_kv_quant_sparse_flash_attention",
+)
+
+# Operators whose host list counts each sequence on its own.
+UNPAD = (
+    "_npu_flash_attention",
+    "_npu_flash_attention_unpad",
+    "_npu_flash_attention_unpad_v2",
+    "_npu_flash_attention_v3",
+)
+
+
+class LengthRule(Rule):
+    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
+
+    def applies_to(self, operator: Operator) -> bool:
+        """Whether the obligation exists for an operator."""
+        return super().applies_to(operator) and not operator.name.endswith(
+            ("_get_max_workspace", "_infer_output", "_get_workspace")
+        )
+
+
+def cumulative(lengths: Arg) -> Tri:
+    """Whether the entries are running sums."""
+    return lengths.length_form.equals(LengthForm.CUMULATIVE)
+
+
+def query_packed(call: Call) -> Tri:
+    """Whether the query tokens of all sequences lie on one axis."""
+    if call.has("layout_q"):
+        return call.arg("layout_q").constant.equals("TND")
+    return call.packed
+
+
+def keys_packed(call: Call) -> Tri:
+    """Whether the keys of all sequences lie on one axis, without a block table."""
+    if call.has("layout_kv"):
+        return call.arg("layout_kv").constant.equals("TND") & ~call.paged
+    return call.packed & ~call.paged
+
+
+def keys_paged(call: Call) -> Tri:
+    """Whether the keys are read through a block table, as the author means it.
+
+    A table that is passed on and may be None for some callers counts: what is passed with it must be
+    right when it is not.
+    """
+    table = call.arg("block_table")
+
+    def question(value: Value) -> Tri:
+        if not isinstance(value, Unknown):
+            return tri(not (isinstance(value, Absent) or (isinstance(value, Const) and value.value is None)))
+        none = decide(Cond("none", value.key), call.assumed)
+        if none or decide(Cond("truth", value.key), call.assumed) is False:
+            return NO
+        return tri(True, Note(f"{table.name} is {value.label}", value.place))
+
+    given = table.test(question) if call.opaque is None or table.given.yes else table.given
+    if call.has("layout_kv"):
+        return call.arg("layout_kv").constant.equals("PA_BSND") | given
+    return given
+
+
+def one_entry(lengths: Arg) -> bool:
+    """Whether there is a single sequence, for which a running sum and a length are the same."""
+    count = lengths.length
+    return count.known and count.value.integer == 1
+
+
+def bare_input(value: Value) -> bool:
+    """Whether a value is a parameter, attribute or metadata field as it came, at most cast or copied."""
+    return isinstance(value, (Unknown, Tensor, Sequence)) and is_input(origin(value.key))
+
+
+def repeated_input(value: Value) -> bool:
+    """Whether a value is an input whose entries are repeated, and nothing else was done to it."""
+    if not isinstance(value, (Unknown, Tensor, Sequence)):
+        return False
+    key = origin(value.key)
+    if not (isinstance(key, tuple) and len(key) == 2):
+        return False
+    step, base = key
+    return isinstance(step, tuple) and step[:1] == ("repeat_interleave",) and is_input(origin(base))

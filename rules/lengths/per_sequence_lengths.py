@@ -1,0 +1,119 @@
+"""KV302: lengths per sequence where running sums are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvlint.contract.call import Arg, Call
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.tri import Tri
+from kvlint.contract.values import LengthForm
+
+from ._common import SPARSE, LengthRule, keys_packed, one_entry, query_packed
+
+
+class PerSequenceLengths(LengthRule):
+    """Packed tokens get one length per sequence; the operator wants running sums.
+
+    ## What it does
+    Follows how a length list is made (a difference of neighbours of `cu_seqlens`, `torch.diff`, ...) and
+    reports per-sequence lengths for packed queries, and for packed keys without a block table.
+
+    ## Why it is wrong
+    In the TND layout entry i is where sequence i ends. Per-sequence lengths put the ends in the wrong
+    places: rejected when the last one is not the number of tokens, silently right only for one sequence.
+
+    ## Use instead
+    `cu_seqlens[1:].tolist()`, `lens.cumsum(0)`, `list(itertools.accumulate(lens))`. With a block table the
+    key lengths alone stay per request.
+
+    ## Ops and versions
+    FIA v1 and v2, npu_fusion_attention and its versions (where the tail may be padded with zeros),
+    npu_sparse_flash_attention, npu_kv_quant_sparse_flash_attention and the lightning indexers. All
+    versions.
+
+    ## Evidence
+    D02, D03, FUS-08, SP-12: prefill tiling of ops-transformer (CANN 8.5 snapshot), op-plugin documentation;
+    accepted by the meta kernel of torch_npu 2.13 (executed).
+    """
+
+    code = "KV302"
+    name = "per-sequence-lengths"
+    severity = Severity.HOST
+    confidence = Confidence.HIGH
+    contract = ("D02", "D03", "FUS-08", "SP-12")
+    families = ("fia", "fusion")
+    operators = SPARSE
+    bad = {
+        "difference of neighbours": """
+            def run(q, k, v, cu_seqlens):
+                lens = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=lens,  # KV302
+                    actual_seq_lengths_kv=lens,  # KV302
+                )
+        """,
+        "torch.diff into a dict": """
+            def run(q, k, v):
+                opts = {"scale": 0.1}
+                opts["actual_seq_qlen"] = torch.diff(cu_seqlens).tolist()  # KV302
+                opts["actual_seq_kvlen"] = cu_seqlens[1:].tolist()
+                torch_npu.npu_fusion_attention(q, k, v, 8, "TND", **opts)
+        """,
+        "query side of a paged call": """
+            q_lens = torch.diff(cu_seqlens)
+            torch.ops.npu.npu_fused_infer_attention_score_v2(
+                q, kc, vc, num_query_heads=8, num_key_value_heads=8, softmax_scale=0.1, input_layout="TND",
+                actual_seq_qlen=q_lens,  # KV302
+                actual_seq_kvlen=kv_lens, block_table=table, block_size=128,
+            )
+        """,
+    }
+    ok = {
+        "running sums": """
+            def run(q, k, v, cu_seqlens):
+                ends = cu_seqlens[1:].tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=ends,
+                    actual_seq_lengths_kv=ends,
+                )
+        """,
+        "keys of a paged call": """
+            kv_lens = torch.diff(cu_kv)
+            torch.ops.npu.npu_fused_infer_attention_score_v2(
+                q, kc, vc, num_query_heads=8, num_key_value_heads=8, softmax_scale=0.1, input_layout="TND",
+                actual_seq_qlen=ends, actual_seq_kvlen=kv_lens, block_table=table, block_size=128,
+            )
+        """,
+        "batched layout": """
+            lens = torch.diff(cu_seqlens).tolist()
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, v, num_heads=8, scale=0.1, input_layout="BSND", actual_seq_lengths=lens,
+                actual_seq_lengths_kv=lens,
+            )
+        """,
+        "unknown form": """
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=lens,
+                actual_seq_lengths_kv=lens,
+            )
+        """,
+    }
+
+    def check(self, call: Call) -> Iterator[Verdict]:
+        """Judges query and key lengths apart."""
+        yield _judge(call, call.arg("q_lens"), query_packed(call))
+        yield _judge(call, call.arg("kv_lens"), keys_packed(call))
+
+
+def _judge(call: Call, lengths: Arg, when: Tri) -> Verdict:
+    if lengths.is_none.yes or one_entry(lengths):
+        return NOT_APPLICABLE
+    return require(
+        ~lengths.length_form.equals(LengthForm.PER_SEQUENCE),
+        f"{lengths.name} holds one length per sequence, packed tokens need running sums",
+        when=when & lengths.present if lengths.length_form.values is None else when,
+        at=lengths,
+        fix=f"Pass the running sum of the lengths as {lengths.name}, without the leading 0.",
+    )

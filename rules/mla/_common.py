@@ -1,0 +1,29 @@
+"""What the rules about split rope parts (MLA) share."""
+
+from __future__ import annotations
+
+from kvlint.contract.call import Call
+from kvlint.contract.catalogue import Operator
+from kvlint.contract.rule import Rule
+from kvlint.contract.sizes import constant
+from kvlint.contract.tri import Tri
+
+
+class MlaRule(Rule):
+    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
+
+    def applies_to(self, operator: Operator) -> bool:
+        """Whether the obligation exists for an operator."""
+        repeats = operator.name.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
+        return super().applies_to(operator) and not repeats
+
+
+def with_rope(call: Call) -> Tri:
+    """Whether the rope parts are passed on their own, as the author means it."""
+    return call.arg("query_rope").meant | call.arg("key_rope").meant
+
+
+def absorbed(call: Call) -> Tri:
+    """Whether this is absorbed MLA: rope parts and head dim 512."""
+    rope = with_rope(call)
+    return rope if rope.no else rope & constant(call.head_dim).equals(512)

@@ -1,0 +1,46 @@
+"""What the rules about quantisation and the sink share."""
+
+from __future__ import annotations
+
+from kvlint.contract.call import Arg, Call
+from kvlint.contract.catalogue import Operator
+from kvlint.contract.num import Num
+from kvlint.contract.rule import Rule
+from kvlint.contract.tri import NO, YES, Fact, Tri, any_of
+
+FLOATS = ("float16", "bfloat16")
+INT4 = ("int32", "quint4x2")
+"""Containers of packed int4 values."""
+
+
+class RunRule(Rule):
+    """A rule about a call that computes; queries that repeat its arguments are not judged again."""
+
+    def applies_to(self, operator: Operator) -> bool:
+        """Whether the obligation exists for an operator."""
+        base = operator.name.split(".")[0]
+        repeats = base.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
+        return super().applies_to(operator) and not repeats
+
+
+def decode_engine(call: Call) -> Tri:
+    """Whether the decode engine serves the call (contract 1.6); PFA and IFA have one engine each."""
+    if call.operator.family == "ifa":
+        return YES
+    return call.decode_engine if call.operator.family == "fia" else NO
+
+
+def kv_scale(call: Call) -> Tri:
+    """Whether any scale for a quantised key or value is passed."""
+    roles = ("key_quant_scale", "value_quant_scale", "merged_quant_scale")
+    return any_of(call.arg(role).present for role in roles)
+
+
+def whole(fact: Fact[Num]) -> int | None:
+    """The size when it is one integer constant."""
+    return fact.value.integer if fact.known else None
+
+
+def shown(arg: Arg) -> str:
+    """The dtype for a message."""
+    return arg.dtype.get("of unknown dtype")

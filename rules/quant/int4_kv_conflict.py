@@ -1,0 +1,81 @@
+"""KV813: an int4 cache with arguments that exclude it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvlint.contract.call import Call
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+
+from ._common import INT4, RunRule
+
+
+class Int4KvConflict(RunRule):
+    """An int4 cache with arguments that exclude it.
+
+    ## What it does
+    Reports a key that is known to be packed int4 (an int32 tensor) with a post-quantisation scale, left
+    padding, or a block table in a layout other than BSH and BSND.
+
+    ## Why it is wrong
+    Tiling rejects the call. The documentation excludes block tables altogether.
+
+    ## Use instead
+    An int8 cache where pages are needed.
+
+    ## Ops and versions
+    FIA v1 and v2. All versions.
+
+    ## Evidence
+    G18, PG15: decode checker (CANN 8.5 snapshot), op-plugin documentation of FIA v2.
+    """
+
+    code = "KV813"
+    name = "int4-kv-conflict"
+    severity = Severity.HOST
+    confidence = Confidence.MEDIUM
+    contract = ("G18", "PG15")
+    families = ("fia",)
+    bad = {
+        "quantised output": """
+            k = torch.zeros(2, 64, 128, dtype=torch.int32)
+            torch_npu.npu_fused_infer_attention_score(
+                q,
+                k,  # KV813
+                k, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
+                key_antiquant_scale=ks, value_antiquant_scale=vs, quant_scale2=s.float(),
+                actual_seq_lengths_kv=lens)
+        """,
+    }
+    ok = {
+        "contiguous": """
+            k = torch.zeros(2, 64, 128, dtype=torch.int32)
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, k, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
+                key_antiquant_scale=ks, value_antiquant_scale=vs, actual_seq_lengths_kv=lens)
+        """,
+        "unknown dtype": """
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, k, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
+                key_antiquant_scale=ks, value_antiquant_scale=vs, quant_scale2=s.float(),
+                actual_seq_lengths_kv=lens)
+        """,
+    }
+
+    def check(self, call: Call) -> Iterator[Verdict]:
+        """Judges each conflict."""
+        key = call.arg("key")
+        packed = key.dtype.among(INT4)
+        if not packed.yes:
+            yield NOT_APPLICABLE if packed.no else undecided(packed)
+            return
+        conflicts = (
+            ("a quantised output", call.arg("out_quant_scale").present),
+            ("left padding", call.arg("kv_padding").present | call.arg("query_padding").present),
+            (
+                f"a block table in {call.layout.get('this layout')}",
+                call.paged & ~call.layout.among(("BSH", "BSND")),
+            ),
+        )
+        for what, holds in conflicts:
+            yield require(~holds, f"an int4 cache does not go with {what}", at=key)
