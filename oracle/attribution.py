@@ -8,6 +8,7 @@ this input are reported together, as a tie.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,16 +19,18 @@ from torch import Tensor
 
 from .caches import Cache
 from .hypotheses import HYPOTHESES, Hypothesis
-from .judge import Status, Truth, judge
+from .judge import Judgement, Status, judge
 from .scenario import Scenario
-from .world import World, solve, world_of
+from .truth import baseline, low_precision_reason
+from .world import World, requests_of, solve, world_of
 
 INTENDED = "as intended"
 #: Rounding noise scores 0.4-0.7 in units of u R over a whole output. An explanation that is 1.5 times worse
 #: than the best one differs systematically and is not a tie.
 TIE_FACTOR = 1.5
-#: Rows may err this much more where the operator is allowed low precision.
-LOW_PRECISION_SLACK = 6.0
+#: A whole output that is further off than this from its explanation is off systematically, though each row may
+#: pass: legitimate outputs score at most 0.9 (integer caches), usually 0.5.
+SYSTEMATIC = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,7 @@ def attribute(
     worlds: list[tuple[Hypothesis, World]] = []
 
     def weigh(name: str, world: World) -> None:
-        truths = solve(world, rows)
-        fits, score = fit(outs, truths, scenario)
+        fits, score = fit(outs, world, rows)
         scores[name] = score
         if fits:
             explaining[name] = score
@@ -125,23 +127,41 @@ def _conclude(scores: dict[str, float], explaining: dict[str, float]) -> Attribu
     )
 
 
-def fit(outs: Sequence[Tensor], truths: Sequence[Truth], scenario: Scenario) -> tuple[bool, float]:
-    """(every row agrees to rounding, rms of the row errors in units of u R)."""
+def fit(
+    outs: Sequence[Tensor], world: World, rows: Sequence[Tensor | None] | None = None
+) -> tuple[bool, float]:
+    """(``outs`` are this world's answer up to rounding, rms of the row errors in units of u R)."""
+    scenario = world.scenario
+    truths = solve(world, rows)
     for out, truth in zip(outs, truths, strict=True):
         if out.shape != truth.out.shape:
             return False, math.inf
+    if any(r is not None for r in world.undefined):
+        truths = [
+            dataclasses.replace(t, undefined=r if r is None or t.rows is None else r[t.rows])
+            for t, r in zip(truths, world.undefined, strict=True)
+        ]
     verdict = judge(outs, truths, scenario.dtype)
+    score = _score(verdict)
+    if not math.isfinite(score):
+        return False, math.inf
+    if verdict.status is not Status.FAIL:
+        return score <= SYSTEMATIC, score
+    reason = low_precision_reason(scenario.case)
+    if not reason:
+        return False, score
+    plain = [baseline(q, world.scale, world.sink, scenario.dtype) for q in requests_of(world, rows)]
+    if world.finish is not None:
+        plain = world.finish(plain)
+    limit = max(SYSTEMATIC, _score(judge(plain, truths, scenario.dtype)))
+    loose = judge(outs, truths, scenario.dtype, baselines=plain, low_precision=reason)
+    return loose.status is not Status.FAIL and score <= limit, score
+
+
+def _score(verdict: Judgement) -> float:
     errors = torch.cat([t.error.flatten() for t in verdict.tables])
     errors = errors[torch.cat([t.status.flatten() for t in verdict.tables]) != Status.UNDEFINED]
-    if not len(errors):
-        return False, math.inf
-    score = float(errors.square().mean().sqrt())
-    if verdict.status is not Status.FAIL:
-        return True, score
-    low = scenario.case.quant or (scenario.case.inner_precise & 1 and scenario.dtype == torch.float16)
-    if low and bool(torch.isfinite(errors).all()):
-        return float(errors.max()) <= LOW_PRECISION_SLACK * 1.5, score
-    return False, score
+    return float(errors.double().square().mean().sqrt()) if len(errors) else math.inf
 
 
 def separable(scenario: Scenario, cache: Cache | None = None) -> dict[str, float]:
@@ -153,5 +173,5 @@ def separable(scenario: Scenario, cache: Cache | None = None) -> dict[str, float
     for hypothesis in HYPOTHESES:
         world = hypothesis.apply(base)
         if world is not None:
-            found[hypothesis.name] = fit(want, solve(world), scenario)[1]
+            found[hypothesis.name] = fit(want, world)[1]
     return found

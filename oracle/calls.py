@@ -285,6 +285,8 @@ def _call(name: str, given: dict[str, Any], roles: dict[str, Any]) -> Call:
     kv_heads = 1 if sparse else int(roles.get("kv_heads", 0) or 0) or heads
     if fusion:
         kv_heads = _fusion_kv_heads(lay, query, key, heads)
+    elif lay.packed and roles.get("block_table") is None and not roles.get("kv_heads"):
+        kv_heads = key.shape[lay.inputs.index("N")]  # B26: read from the key, the attribute does not matter
     if heads < 1 or kv_heads < 1:
         raise OracleError(f"{name}: head counts must be positive, got {heads} and {kv_heads}")
     if float(roles.get("keep_prob", 1.0)) != 1.0:

@@ -316,22 +316,6 @@ def _not_written(rows: Tensor, initial: Tensor, past: int, length: int) -> Tenso
     return rows
 
 
-def _slot_plus(rows: Tensor, initial: Tensor, past: int, length: int) -> Tensor:
-    new = rows[past:length].clone()
-    rows[past:length] = initial[past:length]
-    room = min(length + 1, len(rows))
-    rows[past + 1 : room] = new[: room - past - 1]
-    return rows
-
-
-def _slot_minus(rows: Tensor, initial: Tensor, past: int, length: int) -> Tensor:
-    new = rows[past:length].clone()
-    rows[length - 1] = initial[length - 1]
-    first = max(0, past - 1)
-    rows[first : length - 1] = new[len(new) - (length - 1 - first) :]
-    return rows
-
-
 def _last_only(rows: Tensor, initial: Tensor, past: int, length: int) -> Tensor:
     rows[past : length - 1] = initial[past : length - 1]
     return rows
@@ -342,11 +326,23 @@ def _history_lost(rows: Tensor, initial: Tensor, past: int, length: int) -> Tens
     return rows
 
 
+def _shifted(by: int) -> Callable[[World], World | None]:
+    """Every new row in the next (or previous) physical slot, which may belong to another page or request."""
+
+    def apply(w: World) -> World | None:
+        rows = None if w.cache is None else w.cache.shifted_rows(by)
+        if not rows:
+            return None
+        return w.each(lambda lane, b: dataclasses.replace(lane, k=rows[b][0], v=rows[b][1]))
+
+    return apply
+
+
 _register("cache-not-written", "this step's rows never reached the cache", "SU-04", _CONTENT)(
     _written(_not_written)
 )
-_register("slot-plus-one", "slots shifted by +1", "ND-03", _CONTENT)(_written(_slot_plus))
-_register("slot-minus-one", "slots shifted by -1", "ND-03", _CONTENT)(_written(_slot_minus))
+_register("slot-plus-one", "slots shifted by +1", "ND-03", _CONTENT)(_shifted(1))
+_register("slot-minus-one", "slots shifted by -1", "ND-03", _CONTENT)(_shifted(-1))
 _register("last-token-only", "only the last of several new tokens was written", "SU-07", _CONTENT)(
     _written(_last_only)
 )
@@ -534,7 +530,7 @@ def _rotary(query: str | None, key: str | None) -> Callable[[World], World | Non
         def turned(lane: Lane, b: int) -> Lane:
             k = lane.k
             if key is not None:
-                rows, _ = stored_rows(s, b, style(key))
+                rows = stored_rows(s, b, style(key))[0][lane.gone :]
                 k = torch.cat([rows, lane.k[len(rows) :]])
             return dataclasses.replace(lane, q=rotate_query(s, b, style=style(query)), k=k)
 

@@ -56,11 +56,13 @@ _PERMUTATIONS = {
 def split_heads(x: Tensor, axes: str, heads: int, what: str = "tensor") -> Tensor:
     """View ``x`` as ``[B, N, S, D]`` (``[N, T, D]`` for TND and NTD) without copying.
 
-    ``heads`` is needed only where the head axis is folded into H (BSH, SBH).
+    ``heads`` must be the length of the head axis, or divide H where the axis is folded into it (BSH, SBH).
     """
     rank = 4 if axes in _PERMUTATIONS else 3
     if x.dim() != rank:
         raise OracleError(f"{what} must have {rank} axes for layout {axes}, got shape {tuple(x.shape)}")
+    if "N" in axes and x.shape[axes.index("N")] != heads:
+        raise OracleError(f"{what} of shape {tuple(x.shape)} does not have {heads} heads in layout {axes}")
     if axes in _PERMUTATIONS:
         return x.permute(_PERMUTATIONS[axes])
     if axes == "TND":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -13,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Request, Result, attend
+from .attention import attend
 from .attribution import Attribution, attribute
 from .backends import Backend
 from .caches import Cache, CacheReport, make_cache
 from .calling import Recorded, attention_call, sparse_indices
 from .cases import FUSION, IFA, PAGED_ATB, PFA, SPARSE, Case
-from .judge import Judgement, Status, Truth, judge, peer_columns
+from .judge import Judgement, Status, judge, peer_columns
 from .layouts import layout, split_heads
 from .locate import Location, locate
-from .reference import value_scale
 from .sampling import sample_rows
 from .scenario import Scenario, build
+from .truth import baseline, low_precision_reason, open_rows, truth_of
 
 #: Elements of the score matrix up to which the same-precision baseline of the extra columns is computed.
 BASELINE_BUDGET = 2 << 20
@@ -108,7 +107,7 @@ def _run(case: Case, backend: Backend, device: torch.device, explain: bool, colu
     requests = scenario.requests(rows, [cache.truth_rows(b, report.ok) for b in range(scenario.batch)])
     sink = scenario.sink
     truths = [
-        truth_of(r, q, hidden_rows(case, q))
+        truth_of(r, q, open_rows(case, q))
         for r, q in zip(attend(requests, case.scale, sink=sink, device=device), requests, strict=True)
     ]
     result = CaseResult(case, "pass", 0.0, cache=report)
@@ -162,59 +161,6 @@ def rows_of(case: Case) -> list[Tensor | None]:
     return [
         sample_rows(n, block_size=case.block_size, window=case.window, seed=case.seed) for n in case.q_lens
     ]
-
-
-def hidden_rows(case: Case, request: Request) -> Tensor | None:
-    """Rows a user mask hides entirely, when the call does not define what they give (H03)."""
-    if not case.dead_rows or case.inner_precise & 2 or case.masking not in ("mask", "all"):
-        return None
-    seen = request.visible.tile(request.row_ids, 0, request.visible.keys)
-    return ~seen.any(1)
-
-
-def truth_of(result: Result, request: Request, undefined: Tensor | None = None) -> Truth:
-    """The judge's view of a reference result."""
-    peak, rms = value_scale(request.v)
-    return Truth(
-        result.out.cpu(),
-        result.lse.cpu(),
-        result.dead.cpu(),
-        result.spread.cpu(),
-        peak,
-        rms,
-        undefined,
-        result.rows,
-    )
-
-
-def low_precision_reason(case: Case) -> str:
-    """Why the operator may round scores to its dtype; empty if it may not (H01, H05)."""
-    if case.inner_precise & 1 and case.dtype == "fp16" and case.op != FUSION:
-        return "inner_precise 1 with float16"
-    if case.quant:
-        return "the operator dequantises the cache into the query's dtype"
-    return ""
-
-
-def baseline(request: Request, scale: float, sink: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The same rows with every step rounded to ``dtype``: what a plain low-precision implementation errs."""
-    heads = request.q.shape[0]
-    group = heads // request.k.heads
-    ids = request.row_ids
-    q = request.q[:, ids].to(dtype)
-    if not request.k.length or not len(ids):
-        return torch.zeros(heads, len(ids), request.v.dim, dtype=dtype)
-    k = request.k.read(0, request.k.length, torch.float32).to(dtype).repeat_interleave(group, 0)
-    v = request.v.read(0, request.v.length, torch.float32).to(dtype).repeat_interleave(group, 0)
-    s = (q @ k.transpose(1, 2)) * scale
-    if request.bias is not None:
-        s = s + request.bias[:, ids, : request.k.length].to(dtype)
-    seen = request.visible.tile(ids, 0, request.k.length)
-    s = s.masked_fill(~seen, -math.inf)
-    if sink is not None:
-        s = torch.cat([s, sink.to(dtype).view(-1, 1, 1).expand(-1, len(ids), 1)], -1)
-        v = torch.nn.functional.pad(v, (0, 0, 0, 1))
-    return torch.nan_to_num(s.softmax(-1) @ v)
 
 
 def shape_faults(case: Case, scenario: Scenario, out: Tensor, lse: Tensor | None) -> list[str]:

@@ -17,8 +17,8 @@ from .caches import Cache
 from .cases import Case
 from .judge import Truth
 from .kv import Dense
-from .reference import value_scale
 from .scenario import Scenario
+from .truth import open_rows, truth_of
 from .visibility import Band, Hidden, Listed, Tail, Visibility, causal, everything
 
 See = Callable[[int, int], Visibility]
@@ -28,7 +28,7 @@ Coefficients = tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class Lane:
-    """One request: ``q`` ``[Sq, N, D]`` as fed; ``k``, ``v`` ``[capacity, Nk, D]`` as the cache holds them,
+    """One request, positions counted from the first readable one (``gone`` are behind it): ``q`` ``[Sq, N, D]`` as fed; ``k``, ``v`` ``[capacity, Nk, D]`` as the cache holds them,
     unwritten positions included; ``poison``: the initial content of the same positions; ``length`` keys are
     read; ``see(rows, keys)`` says who sees what."""
 
@@ -41,6 +41,7 @@ class Lane:
     bias: Tensor | None
     poison: tuple[Tensor, Tensor] | None
     coefficients: Coefficients | None = None
+    gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class World:
     head_map: Tensor | None = None
     finish: Callable[[list[Tensor]], list[Tensor]] | None = None
     split: str = ""
+    cache: Cache | None = None
+    undefined: tuple[Tensor | None, ...] = ()
 
     @property
     def case(self) -> Case:
@@ -68,7 +71,9 @@ def world_of(scenario: Scenario, cache: Cache | None = None) -> World:
     lanes = []
     for b in range(scenario.batch):
         k, v = scenario.stored[b] if cache is None else cache.truth_rows(b, False)
-        spare = None if cache is None else cache.unwritten_rows(b, cache.reach(b))
+        gone = 0 if cache is None else cache.first_position(b)
+        k, v = k[gone:], v[gone:]
+        spare = None if cache is None else cache.unwritten_rows(b)
         if spare is not None and len(spare[0]) > len(k):
             k, v = torch.cat([k, spare[0][len(k) :]]), torch.cat([v, spare[1][len(v) :]])
         bias = None if scenario.bias is None else scenario.bias[b]
@@ -77,15 +82,17 @@ def world_of(scenario: Scenario, cache: Cache | None = None) -> World:
                 scenario.fed[b],
                 k,
                 v,
-                scenario.case.kv_lens[b],
-                scenario.past(b),
+                scenario.case.kv_lens[b] - gone,
+                scenario.past(b) - gone,
                 seeing(scenario, b),
                 bias,
                 spare,
                 None if cache is None else cache.coefficients(b),
+                gone,
             )
         )
-    return World(scenario, tuple(lanes), scenario.scale, scenario.sink)
+    undefined = tuple(open_rows(scenario.case, q) for q in scenario.requests())
+    return World(scenario, tuple(lanes), scenario.scale, scenario.sink, cache=cache, undefined=undefined)
 
 
 def seeing(scenario: Scenario, b: int) -> See:
@@ -123,7 +130,8 @@ def solve(world: World, rows: Sequence[Tensor | None] | None = None) -> list[Tru
     return _solve(world, rows)
 
 
-def _solve(world: World, rows: Sequence[Tensor | None] | None) -> list[Truth]:
+def requests_of(world: World, rows: Sequence[Tensor | None] | None = None) -> list[Request]:
+    """The attention problems of this world."""
     requests = []
     for b, lane in enumerate(world.lanes):
         q = lane.q.transpose(0, 1)
@@ -133,12 +141,13 @@ def _solve(world: World, rows: Sequence[Tensor | None] | None) -> list[Truth]:
         bias = None if lane.bias is None else lane.bias[:, : q.shape[1]]
         visible = lane.see(q.shape[1], k.shape[1])
         requests.append(Request(q, Dense(k), Dense(v), visible, None if rows is None else rows[b], bias))
-    truths = []
-    for result, request in zip(
-        attend(requests, world.scale, sink=world.sink, dtype=torch.float32), requests, strict=True
-    ):
-        peak, rms = value_scale(request.v)
-        truths.append(Truth(result.out, result.lse, result.dead, result.spread, peak, rms, None, result.rows))
+    return requests
+
+
+def _solve(world: World, rows: Sequence[Tensor | None] | None) -> list[Truth]:
+    requests = requests_of(world, rows)
+    results = attend(requests, world.scale, sink=world.sink, dtype=torch.float32)
+    truths = [truth_of(r, q) for r, q in zip(results, requests, strict=True)]
     if world.finish is not None:
         outs = world.finish([t.out for t in truths])
         truths = [

@@ -94,6 +94,8 @@ class Cache:
         self.expected: dict[str, Tensor] = {}
         self.named: dict[str, Tensor] = {}
         self.initial: dict[str, Tensor] = {}
+        #: what the storages held right before this step's write
+        self.before: dict[str, Tensor] = {}
         self.allocate()
 
     # ------------------------------------------------------------------ for subclasses
@@ -141,6 +143,7 @@ class Cache:
 
     def step(self) -> None:
         """Cache the new tokens of this step."""
+        self.before = {role: shadow.clone() for role, shadow in self.expected.items()}
         self.note_write([self.scenario.past(b) for b in range(self.scenario.batch)], list(self.case.kv_lens))
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -217,24 +220,46 @@ class Cache:
             k = torch.cat([k, self.rows(b, "key_rope", source["key_rope"].cpu())], -1)
         return k, v
 
-    def unwritten_rows(self, b: int, count: int) -> tuple[Tensor, Tensor] | None:
-        """(k, v) ``[count, Nk, D]`` initially held by the slots of positions 0..count of request b, if they
-        exist."""
-        found = []
-        for role in ("key", "key_rope", "value"):
-            if role not in self.initial:
-                continue
-            positions = torch.arange(min(count, self.reach(b)))
-            grid = self.grid(self.initial[role], role)
-            found.append(
-                (role, grid[self.where(b, positions)].reshape(len(positions), self.case.kv_heads, -1))
-            )
-        rows = dict(found)
-        if "key" not in rows or not rows["key"].dtype.is_floating_point:
+    def first_position(self, b: int) -> int:
+        """First position of request b that the call can read (pages behind a window are given back)."""
+        return 0
+
+    def content_rows(self, b: int, storages: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """(k, v) ``[n, Nk, D]`` that ``storages`` hold at all readable positions of request b, written or not; None
+        for an integer or absent cache."""
+        if "key" not in storages or not storages["key"].dtype.is_floating_point:
             return None
+        positions = torch.arange(self.first_position(b), self.reach(b))
+        at = self.where(b, positions)
+        rows = {
+            role: self.grid(t, role)[at].reshape(len(positions), self.case.kv_heads, -1)
+            for role, t in storages.items()
+        }
         k = torch.cat([rows["key"], rows["key_rope"]], -1) if "key_rope" in rows else rows["key"]
-        v = rows["value"] if "value" in rows else rows["key"][..., : self.case.value_dim]
-        return k, v
+        return k, rows["value"] if "value" in rows else rows["key"][..., : self.case.value_dim]
+
+    def unwritten_rows(self, b: int) -> tuple[Tensor, Tensor] | None:
+        """(k, v) of all readable positions before anything of request b was written, as far as it is known."""
+        return self.content_rows(b, self.initial)
+
+    def shifted_rows(self, by: int) -> list[tuple[Tensor, Tensor]] | None:
+        """(k, v) of every request had this step's rows gone ``by`` slots further, physically."""
+        if not self.before or not self.before["key"].dtype.is_floating_point:
+            return None
+        moved = {role: t.clone() for role, t in self.before.items()}
+        for role, storage in moved.items():
+            grid = self.grid(storage, role)
+            count, width = grid.shape[:2]
+            for b in range(self.scenario.batch):
+                positions = torch.arange(self.scenario.past(b), self.case.kv_lens[b])
+                a, o = self.where(b, positions)
+                slot = a * width + o + by
+                inside = (slot >= 0) & (slot < count * width)
+                rows = self.expected_rows(b, positions[inside], role)
+                slot = slot[inside]
+                grid[slot // width, slot % width] = rows.reshape(len(slot), *grid.shape[2:])
+        found = [self.content_rows(b, moved) for b in range(self.scenario.batch)]
+        return [rows for rows in found if rows is not None]
 
     def coefficients(
         self, b: int

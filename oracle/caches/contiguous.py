@@ -35,7 +35,7 @@ class Fresh(Cache):
     def truth_rows(self, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
         return self.scenario.stored[b]
 
-    def unwritten_rows(self, b: int, count: int) -> tuple[Tensor, Tensor] | None:
+    def unwritten_rows(self, b: int) -> tuple[Tensor, Tensor] | None:
         if self.case.packed or self.case.rope_dim:
             return None
         return self.padding["key"][b].transpose(0, 1), self.padding["value"][b].transpose(0, 1)

@@ -86,6 +86,7 @@ class Offloaded(Cache):
         for role, storage in self.storages.items():
             self.queue.use(storage, f"write to {role}")
         self.inner.step()
+        self.before = self.inner.before
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         for role, storage in self.storages.items():
@@ -126,6 +127,9 @@ class Offloaded(Cache):
 
     def reach(self, b: int) -> int:
         return self.inner.reach(b)
+
+    def first_position(self, b: int) -> int:
+        return self.inner.first_position(b)
 
     def key_arguments(self) -> KeyArguments:
         return self.inner.key_arguments()

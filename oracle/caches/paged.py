@@ -183,7 +183,7 @@ class Sliding(Paged):
         return block * self.size + offset
 
     def reach(self, b: int) -> int:
-        return self.case.kv_lens[b]
+        return (max(self.pages[b], default=-1) + 1) * self.size
 
     def fill(self) -> None:
         """The history arrives page by page, so that pages are recycled on the way."""
@@ -215,16 +215,20 @@ class Sliding(Paged):
         for b, pages in enumerate(self.pages):
             ids = [pages[p] for p in sorted(pages)]
             table[b, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
-            lens.append(self.case.kv_lens[b] - self.first_page(b) * self.size)
+            lens.append(self.case.kv_lens[b] - self.first_position(b))
         self.table = table
         found: KeyArguments = {role: self.as_operand(s) for role, s in self.storages.items()}
         return found | {"block_table": table.to(self.device), "block_size": self.size, "kv_lens": lens}
 
-    def unwritten_rows(self, b: int, count: int) -> tuple[Tensor, Tensor] | None:
-        return None
+    def first_position(self, b: int) -> int:
+        return self.first_page(b) * self.size
+
+    def unwritten_rows(self, b: int) -> tuple[Tensor, Tensor] | None:
+        # A recycled page holds what its last owner left.
+        return self.content_rows(b, self.before)
 
     def truth_rows(self, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
         k, v = (x.clone() for x in super().truth_rows(b, trusted))
-        gone = self.first_page(b) * self.size
+        gone = self.first_position(b)
         k[:gone], v[:gone] = self.scenario.stored[b][0][:gone], self.scenario.stored[b][1][:gone]
         return k, v

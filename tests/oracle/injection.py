@@ -65,6 +65,8 @@ def run_program(case: Case, fault: Fault) -> tuple[Scenario, Cache, list[Tensor]
     cache = make_cache(program, backend.ops)
     if fault.history:
         cache.fill()
+    else:
+        need(case.cache not in ("sliding", "none"))
     if fault.write is not None:
         _spoil_writers(backend.ops, fault.write)
     cache.step()
@@ -130,7 +132,12 @@ def scale(value: Callable[[Case], float], when: Callable[[Case], bool] = lambda 
 def lengths(change: Callable[[Case, list[int]], list[int] | None]) -> Fault:
     def call(case: Case, kw: Kwargs) -> None:
         name = "actual_seq_kvlen" if "actual_seq_kvlen" in kw else "actual_seq_lengths_kv"
-        if name not in kw or case.op == SPARSE or (case.packed and case.cache == "none"):
+        if (
+            name not in kw
+            or case.op == SPARSE
+            or case.cache == "kv-parallel-sequence"
+            or (case.packed and case.cache == "none")
+        ):
             raise NotHere
         new = change(case, list(kw[name]))
         if new is None:
@@ -192,7 +199,7 @@ def _no_mask(case: Case, kw: Kwargs) -> None:
 
 def _mode(value: int, *kinds: str) -> Fault:
     def call(case: Case, kw: Kwargs) -> None:
-        need(case.masking in kinds and not case.one_token and not case.latent)
+        need(case.masking in kinds and not case.one_token and not case.latent and max(case.q_lens) > 1)
         kw["sparse_mode"] = value
         kw["atten_mask"] = torch.triu(torch.ones(2048, 2048), 1).to(torch.int8)
         kw.pop("pre_tokens", None)
@@ -304,6 +311,8 @@ def _reinterpret(kind: str) -> Callable[[Case, Kwargs], None]:
             kw.get("block_table") is not None and "paged" in case.cache and not case.latent and not case.quant
         )
         need(kw["key"].element_size() == 2)
+        # There the kernel takes pre_tokens for a window only with 3-D caches.
+        need(not (case.one_token and case.masking == "window"))
         for name in ("key", "value"):
             t = kw[name]
             blocks, size, heads, dim = t.shape[0], case.block_size, case.kv_heads, case.dim

@@ -1,0 +1,88 @@
+"""The pytest plugin and the assertion behind it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvlint.oracle import assert_matches_reference
+from kvlint.oracle.errors import OracleError
+from kvlint.oracle.kernels import KERNELS
+
+pytest_plugins = ["pytester"]
+
+V1 = "npu_fused_infer_attention_score"
+
+
+def call() -> tuple[tuple[torch.Tensor, ...], dict[str, object]]:
+    gen = torch.Generator().manual_seed(0)
+    x = tuple(torch.randn(2, 4, 9, 32, generator=gen).bfloat16() for _ in range(3))
+    return x, {"num_heads": 4, "input_layout": "BNSD", "scale": 0.2, "softmax_lse_flag": True}
+
+
+def test_assertion() -> None:
+    args, kwargs = call()
+    out, lse = KERNELS[V1](*args, **kwargs)
+    verdict = assert_matches_reference(V1, args, kwargs, (out, lse))
+    assert verdict.rows == 2 * 4 * 9 and verdict.lse_error is not None
+    assert assert_matches_reference(V1, args, kwargs, out).lse_error is None
+    out[1, 2, 3] *= 1.2
+    with pytest.raises(AssertionError, match="1 of 72 rows"):
+        assert_matches_reference(V1, args, kwargs, out)
+    with pytest.raises(OracleError, match="has shape"):
+        assert_matches_reference(V1, args, kwargs, out[:1])
+
+
+def test_assertion_on_sampled_rows() -> None:
+    args, kwargs = call()
+    out, _ = KERNELS[V1](*args, **kwargs)
+    out[:, :, 5] = 0
+    rows = [torch.tensor([0, 4, 8]), torch.tensor([1])]
+    assert_matches_reference(V1, args, kwargs, out, rows=rows)
+    with pytest.raises(AssertionError):
+        assert_matches_reference(V1, args, kwargs, out, rows=[torch.tensor([5]), None])
+
+
+def test_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+
+        @pytest.mark.oracle_cases(keyword="dit")
+        def test_cases(oracle_case, run_oracle_case):
+            run_oracle_case(oracle_case)
+
+        @pytest.mark.oracle_cases(names=["tnd-no-mask-bidirectional"])
+        def test_one(oracle_case, run_oracle_case):
+            run_oracle_case(oracle_case)
+
+        def test_assert(assert_matches_reference):
+            x = torch.randn(1, 2, 3, 16)
+            out = x.softmax(-1)
+            with pytest.raises(AssertionError):
+                assert_matches_reference("npu_prompt_flash_attention", (x, x, x), {"num_heads": 2, "input_layout": "BNSD"}, out)
+        """
+    )
+    plain = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    plain.assert_outcomes(passed=4)
+    faulty = pytester.runpytest_subprocess(
+        "-p", "kvlint.oracle.pytest_plugin", "-q", "--oracle-backend", "sim:uniform-average"
+    )
+    faulty.assert_outcomes(passed=3, failed=1)
+    faulty.stdout.fnmatch_lines(["*why: the numbers are those of: scores are ignored*"])
+
+
+def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.oracle_cases(keyword="no-such-case")
+        def test_cases(oracle_case):
+            pass
+        """
+    )
+    done = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*selection holds no case*"])
