@@ -74,11 +74,18 @@ class InertFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.packages = tuple(packages)
         self.prepare = prepare
         self.made: list[str] = []
+        # What is loaded already under these names steps aside.
+        self._hidden = {n: m for n, m in sys.modules.items() if self._covers(n)}
+        for name in self._hidden:
+            del sys.modules[name]
+
+    def _covers(self, name: str) -> bool:
+        return name in self.packages or name.startswith(tuple(f"{p}." for p in self.packages))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(tuple(f"{p}." for p in self.packages)) and fullname not in self.packages:
+        if not self._covers(fullname):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -91,7 +98,8 @@ class InertFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self.prepare(module)
 
     def forget(self) -> None:
-        """Drops the modules that were made."""
+        """Drops the modules that were made and brings back those that were hidden."""
         for name in self.made:
             sys.modules.pop(name, None)
         self.made.clear()
+        sys.modules.update(self._hidden)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import importlib.machinery
+import io
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Literal
 
@@ -79,6 +80,7 @@ class Simulation:
         definitions.define_own()
         definitions.register_all()
         torch.utils.rename_privateuse1_backend("npu")
+        self._find_inert(modules.INERT)
         module = modules.TorchNpu(self.release)
         for name in modules.atb_names(self.release):
             setattr(module.atb, name, getattr(torch.ops.atb, name))
@@ -86,7 +88,6 @@ class Simulation:
                            ("torch.npu", module.npu)):  # fmt: skip
             self._patches.module(name, part)
         self._patches.set(torch, "npu", module.npu)
-        self._find_inert(modules.INERT)
         return module
 
     def _wheel(self) -> ModuleType:
@@ -96,6 +97,7 @@ class Simulation:
         definitions.define_own()
         definitions.register_all()
         self._find_inert(modules.INERT_BESIDE_WHEEL)
+        self._patches.set(module, "profiler", importlib.import_module("torch_npu.profiler"))
         for name, value in npu_api.names().items():
             self._patches.set(module.npu, name, value)
         for name in modules.atb_names(self.release):
@@ -111,14 +113,15 @@ def load_wheel() -> Any:
         return sys.modules["torch_npu"]
     stubs.preload()
     hook = sys.excepthook
-    with warnings.catch_warnings():
+    # It also prints that ASCEND_HOME_PATH is not set, which is the point here.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
             module = importlib.import_module("torch_npu")
         except Exception as error:
             raise SimulationError(
                 f"the installed torch_npu does not load beside stand-in libraries ({error}); "
-                "use the catalogue instead: route='catalogue', kvlint run --sim=catalogue"
+                "use route 'catalogue' instead"
             ) from error
         finally:
             # torch_npu prints an error code of its own under every traceback.
@@ -205,7 +208,7 @@ def uninstall() -> None:
         simulation.stop()
 
 
-@contextmanager
+@contextlib.contextmanager
 def simulate(route: Route = "auto", *, release: str | None = None, force: bool = False) -> Iterator[Simulation]:
     """``with simulate():`` NPU code runs on the CPU. Inside another simulation, that one goes on."""
     if _active is not None:
