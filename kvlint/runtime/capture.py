@@ -49,7 +49,9 @@ class Capture:
         # Copies, because the operator may write into what it is given.
         return {name: _copy(value, name in operator.mutated) for name, value in given.items()}
 
-    def after(self, operator: Watched, given: Mapping[str, Any], note: dict[str, Any] | None, result: Any) -> None:
+    def after(
+        self, operator: Watched, given: Mapping[str, Any], note: dict[str, Any] | None, result: Any
+    ) -> None:
         if note is None:
             return
         results = [r for r in tree_leaves(result) if isinstance(r, Tensor)]

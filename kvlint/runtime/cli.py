@@ -56,7 +56,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--capture", metavar="DIR", help="record attention and cache calls with their tensors")
     made.add_argument("--capture-limit", type=size, default=size("2G"), metavar="SIZE", help="default: 2G")
     made.add_argument(
-        "--capture-every", type=positive, default=1, metavar="N", help="record every N-th call of each operator"
+        "--capture-every",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="record every N-th call of each operator",
     )
     made.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     made.add_argument("target", metavar="script.py")

@@ -15,7 +15,19 @@ from kvlint.contract import catalogue
 
 #: Families whose calls are worth watching; the rest only prepare or convert.
 FAMILIES = frozenset(
-    ("fia", "pfa", "ifa", "fusion", "sparse", "indexer", "atb", "cache_write", "cache_read", "merge", "prolog")
+    (
+        "fia",
+        "pfa",
+        "ifa",
+        "fusion",
+        "sparse",
+        "indexer",
+        "atb",
+        "cache_write",
+        "cache_read",
+        "merge",
+        "prolog",
+    )
 )
 _HELPERS = ("_get_max_workspace", "_get_workspace", "_infer_output")
 

@@ -104,7 +104,9 @@ def _replay(call: CapturedCall, operators: Any, backend: str) -> Iterator[Outcom
     if schema is None:
         yield outcome("captured", "skip", reasons=["the operator is not in this kvlint's catalogue"])
         return
-    given = {k: v for k, v in call.given.items() if k not in ("workspace", "out") and not _is_output(schema, k)}
+    given = {
+        k: v for k, v in call.given.items() if k not in ("workspace", "out") and not _is_output(schema, k)
+    }
     lead = [p.name for p in schema.params if p.position is not None and p.name in given]
     rest = {k: v for k, v in given.items() if k not in lead}
     results = call.results or [v for v in call.mutated.values() if isinstance(v, Tensor)]
@@ -139,10 +141,14 @@ def _is_output(schema: catalogue.Operator, name: str) -> bool:
     return "out" in schema.overload and param is not None and param.mutated
 
 
-def _judged(outcome: Any, subject: str, name: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]) -> Outcome:
+def _judged(
+    outcome: Any, subject: str, name: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]
+) -> Outcome:
     if not outs:
         return _typed(outcome(subject, "skip", reasons=["no result was captured"]))
-    lse = outs[1] if len(outs) > 1 and outs[1].dtype == torch.float32 and name.startswith("npu_fused") else None
+    lse = (
+        outs[1] if len(outs) > 1 and outs[1].dtype == torch.float32 and name.startswith("npu_fused") else None
+    )
     try:
         verdict, answer = check_call(name, args, kwargs, outs[0], lse)
     except OracleError as error:
@@ -159,7 +165,9 @@ def _compared(
     """Bit by bit, but one rounding step where the operator computes (norm, rotary, merge)."""
     pairs = [(n, fresh[n].cpu(), v) for n, v in call.mutated.items() if isinstance(v, Tensor)]
     if not pairs:
-        pairs = [(f"result {i}", a.cpu(), b) for i, (a, b) in enumerate(zip(outs, call.results, strict=False))]
+        pairs = [
+            (f"result {i}", a.cpu(), b) for i, (a, b) in enumerate(zip(outs, call.results, strict=False))
+        ]
     wrong = [n for n, a, b in pairs if not _same(a, b)]
     if not wrong:
         return _typed(outcome(backend, "equal"))

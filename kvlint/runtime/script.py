@@ -22,7 +22,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
     package: str | None = None
     spec: importlib.machinery.ModuleSpec | None = None
     if os.path.isdir(path):
-        target, first = os.path.join(path, "__main__.py"), os.path.abspath(path)
+        first = os.path.abspath(path)
+        target = os.path.join(first, "__main__.py")
         if not os.path.isfile(target):
             raise ScriptError(f"can't find '__main__' module in {path!r}")
         spec = importlib.machinery.ModuleSpec("__main__", None, origin=target)

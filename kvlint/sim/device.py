@@ -51,7 +51,6 @@ class Devices:
 
 
 _IDENTITY = {torch.Tensor.pin_memory}
-_NOTHING = {torch.Tensor.record_stream}
 _ALWAYS_FALSE = {torch.Tensor.is_pinned}
 
 
@@ -63,6 +62,9 @@ class Redirect(TorchFunctionMode):
         self.devices = devices
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device:
+            # The object keeps its name, so that programs which ask for its type take the NPU's path.
+            return func(*args, **(kwargs or {}))
         if kwargs:
             if "device" in kwargs:
                 kwargs = {**kwargs, "device": self.devices.host_argument(kwargs["device"])}
@@ -74,8 +76,6 @@ class Redirect(TorchFunctionMode):
             args = (args[0], torch.device("cpu"), *args[2:])
         if func in _IDENTITY:
             return args[0]
-        if func in _NOTHING:
-            return None
         if func in _ALWAYS_FALSE:
             return False
         return func(*args, **(kwargs or {}))
@@ -96,6 +96,7 @@ def _tensors(patches: Patches, devices: Devices) -> None:
 
     patches.set(torch.Tensor, "npu", npu)
     patches.set(torch.Tensor, "is_npu", property(lambda self: self.device.type == "cpu"))
+    patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
     patches.set(torch.nn.Module, "npu", lambda self, device=None: self)
     if devices.cuda:
         transfer_cuda(patches, devices)

@@ -53,8 +53,8 @@ def read(path: Path) -> Library:
 
 def _read(path: Path, data: bytes) -> Library:
     found = Library(path)
-    at, = struct.unpack_from("<Q", data, 32)
-    count, = struct.unpack_from("<H", data, 56)
+    (at,) = struct.unpack_from("<Q", data, 32)
+    (count,) = struct.unpack_from("<H", data, 56)
     loads: list[tuple[int, int, int]] = []
     dynamic: tuple[int, int] | None = None
     for i in range(count):
@@ -103,8 +103,8 @@ def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
 
 def _symbols(data: bytes) -> Iterable[tuple[int, int, int]]:
     """(name, info, section) of every dynamic symbol; the section table has their number."""
-    at, = struct.unpack_from("<Q", data, 40)
-    count, = struct.unpack_from("<H", data, 60)
+    (at,) = struct.unpack_from("<Q", data, 40)
+    (count,) = struct.unpack_from("<H", data, 60)
     for i in range(count):
         _, kind, _, _, offset, size = struct.unpack_from("<IIQQQQ", data, at + 64 * i)
         if kind == _SECTION_DYNSYM:
@@ -150,7 +150,21 @@ def _image(soname: str, symbols: list[str], machine: int, code: bytes) -> bytes:
         )
     )  # fmt: skip
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 3, machine, 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01" + bytes(9),
+        3,
+        machine,
+        1,
+        0,
+        64,
+        0,
+        0,
+        64,
+        56,
+        3,
+        64,
+        0,
+        0,
     )
     # The dynamic section is written by the loader: its own writable page, one page further in memory.
     address, text_end, size = at_dynamic + _PAGE, at_code + len(code), len(dynamic)

@@ -123,7 +123,7 @@ def _has_lengths(task: Task) -> bool:
     return any(a.name.startswith("actual_seq") for a in task.operator._schema.arguments)
 
 
-class graph:  # noqa: N801  # the name in torch.npu
+class graph:  # the name in torch.npu
     """``with torch.npu.graph(g): ...``."""
 
     def __init__(

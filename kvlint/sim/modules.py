@@ -18,7 +18,12 @@ from kvlint.sim.inert import InertModule
 #: Packages of which every submodule can be imported.
 INERT: Final = ("torchair", "npugraph_ex", "torch_npu", "mstx")
 #: Where the real wheel is installed, only these are replaced.
-INERT_BESIDE_WHEEL: Final = ("torchair", "npugraph_ex", "torch_npu.contrib.transfer_to_npu", "torch_npu.profiler")
+INERT_BESIDE_WHEEL: Final = (
+    "torchair",
+    "npugraph_ex",
+    "torch_npu.contrib.transfer_to_npu",
+    "torch_npu.profiler",
+)
 TRANSFER: Final = "torch_npu.contrib.transfer_to_npu"
 _SUBMODULES: Final = frozenset(
     ("contrib", "profiler", "utils", "dynamo", "distributed", "multiprocessing", "optim", "testing", "op_plugin",
@@ -89,7 +94,9 @@ def furnish(module: ModuleType) -> None:
         module.__class__ = _Operators
         vars(module).update(npu_wait_tensor=_wait, npu_print=_nothing)
     elif module.__name__ == "torchair.scope":
-        vars(module).update(npu_wait_tensor=_wait, npu_tagged_event_record=_nothing, npu_tagged_event_wait=_nothing)
+        vars(module).update(
+            npu_wait_tensor=_wait, npu_tagged_event_record=_nothing, npu_tagged_event_wait=_nothing
+        )
     elif module.__name__ in ("torchair.inference", "npugraph_ex.inference"):
         vars(module).update(cache_compile=_identity, readable_cache=_nothing)
     elif module.__name__ == "torch_npu.contrib":

@@ -55,7 +55,9 @@ class Stream:
 class Event:
     """Marks a time on the host."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
         self.enable_timing = enable_timing
         self.time: float | None = None
 
@@ -95,7 +97,7 @@ def stream(stream: Stream | None) -> Iterator[None]:
         yield
 
 
-class device:  # noqa: N801  # the name in torch.npu
+class device:  # the name in torch.npu
     """``with torch.npu.device(0)``."""
 
     def __init__(self, device: Any) -> None:

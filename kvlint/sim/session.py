@@ -142,7 +142,8 @@ def _define(route: str, release: str | None) -> Definitions:
 def wheel_installed() -> bool:
     """A torch_npu wheel is on the path; nothing is imported."""
     return any(
-        importlib.machinery.PathFinder.find_spec("torch_npu", [entry or "."]) is not None for entry in sys.path
+        importlib.machinery.PathFinder.find_spec("torch_npu", [entry or "."]) is not None
+        for entry in sys.path
     )
 
 
@@ -209,7 +210,9 @@ def uninstall() -> None:
 
 
 @contextlib.contextmanager
-def simulate(route: Route = "auto", *, release: str | None = None, force: bool = False) -> Iterator[Simulation]:
+def simulate(
+    route: Route = "auto", *, release: str | None = None, force: bool = False
+) -> Iterator[Simulation]:
     """``with simulate():`` NPU code runs on the CPU. Inside another simulation, that one goes on."""
     if _active is not None:
         yield _active

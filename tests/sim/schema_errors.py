@@ -1,4 +1,4 @@
-"""Prints, as JSON, what every catalogue operator says to wrong calls: ``python schema_errors.py ROUTE RELEASE``."""
+"""Prints, as JSON, what catalogue operators say to wrong calls: ``python schema_errors.py ROUTE RELEASE``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def said(call: Any, *args: Any, **kwargs: Any) -> str:
     try:
         call(*args, **kwargs)
     except Exception as error:
-        # The last lines of a schema error are an address or a C++ stack in some builds.
-        return f"{type(error).__name__}: {str(error).split('Exception raised from')[0].strip()}"
+        # Overloads are listed in the order of their registration, which says nothing.
+        return f"{type(error).__name__}: " + "\n".join(sorted(str(error).splitlines()))
     return "accepted"
 
 

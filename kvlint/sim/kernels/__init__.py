@@ -12,7 +12,9 @@ from typing import Any
 from kvlint.sim.kernels import atb, dense, norm, prolog, quant, storage
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    name: value for module in (atb, dense, norm, prolog, quant, storage) for name, value in module.KERNELS.items()
+    name: value
+    for module in (atb, dense, norm, prolog, quant, storage)
+    for name, value in module.KERNELS.items()
 }
 
 __all__ = ["KERNELS"]

@@ -15,7 +15,9 @@ from kvlint.oracle.kernels import KernelError
 def _npu_reshape_and_cache_siso(key: Tensor, key_cache: Tensor, slot_indices: Tensor) -> None:
     """key [T, N, D] into [Bn, Bs, N, D]; negative slots are skipped."""
     if slot_indices.dtype != torch.int32:
-        raise KernelError(f"_npu_reshape_and_cache_siso: slot_indices must be int32, got {slot_indices.dtype}")
+        raise KernelError(
+            f"_npu_reshape_and_cache_siso: slot_indices must be int32, got {slot_indices.dtype}"
+        )
     kept = slot_indices >= 0
     slots = slot_indices[kept].long()
     if slots.numel() and int(slots.max()) >= key_cache.shape[0] * key_cache.shape[1]:
