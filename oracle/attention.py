@@ -28,6 +28,7 @@ from .visibility import Visibility
 SCORE_BUDGET = 8 << 20
 _ROW_BLOCK = 256
 _KEY_BLOCK = 1024
+_JOINT_KEYS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ def _check(request: Request, sink: Tensor | None) -> None:
 
 def _shape_key(request: Request) -> tuple[object, ...]:
     rows = request.row_ids
-    # Prefill requests are large: joint tiles would only waste work on the shorter ones.
-    alone: object = id(request) if len(rows) > 16 else None
+    # Joint tiles save calls where requests are small; elsewhere they only copy keys and pad the shorter ones.
+    alone: object = id(request) if len(rows) > 16 or request.k.length > _JOINT_KEYS else None
     return (
         request.q.shape[0], len(rows), request.q.shape[2], request.k.heads, request.v.dim,
         request.bias is None, alone,
@@ -202,7 +203,7 @@ def _tiles(group: list[Request], blocks: list[Tensor], budget: int) -> list[tupl
     cores = [r.visible.core(*e) for r, e in zip(group, ends, strict=True)]
     start, stop = max(c[0] for c in cores), min(c[1] for c in cores)
     start, stop = (max(lo, start), min(hi, stop)) if stop > start else (lo, lo)
-    step = max(16, min(budget, _KEY_BLOCK if len(blocks[0]) > 16 else 8 * _KEY_BLOCK))
+    step = max(16, min(budget, _KEY_BLOCK))
     return [
         (first, min(last, first + step), masked)
         for begin, last, masked in ((lo, start, True), (start, stop, False), (stop, hi, True))

@@ -28,8 +28,8 @@ INTENDED = "as intended"
 #: Rounding noise scores 0.4-0.7 in units of u R over a whole output. An explanation that is 1.5 times worse
 #: than the best one differs systematically and is not a tie.
 TIE_FACTOR = 1.5
-#: A whole output that is further off than this from its explanation is off systematically, though each row may
-#: pass: legitimate outputs score at most 0.9 (integer caches), usually 0.5.
+#: A whole output that is further off than this from its explanation is off systematically, though each row
+#: may pass: legitimate outputs score at most 0.9 (integer caches), usually 0.5.
 SYSTEMATIC = 1.2
 
 

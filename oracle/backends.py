@@ -122,13 +122,13 @@ class TorchSdpa:
                 sink = call.sink.float().view(-1, 1, 1).expand(-1, count, 1)
                 mask = torch.cat([base.expand(call.heads, -1, -1), sink], -1)
             work = torch.float32 if mask is not None and mask.dtype == torch.float32 else q.dtype
+            group = call.heads // kk.shape[0]
+            own_q = q[row : row + 1, :, first : first + count].to(self.device, work)
+            own_k, own_v = (t.repeat_interleave(group, 0)[None].to(self.device, work) for t in (kk, vv))
+            own_mask = None if mask is None else mask.to(self.device, work)
             got = torch.nn.functional.scaled_dot_product_attention(
-                q[row : row + 1, :, first : first + count].to(self.device, work), kk[None].to(self.device,
-                work),
-                vv[None].to(self.device, work), attn_mask=None if mask is None else mask.to(self.device,
-                work),
-                scale=call.scale, enable_gqa=True,
-            )  # fmt: skip
+                own_q, own_k, own_v, attn_mask=own_mask, scale=call.scale
+            )
             out[row, :, first : first + count] = torch.nan_to_num(got[0]).to(out)
         return join_heads(out[0] if call.layout.packed else out, call.layout.output)
 

@@ -6,7 +6,7 @@ The operators spell the same thing differently (``scale``, ``softmax_scale``, ``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -69,7 +69,6 @@ class Call:
     sparse_indices: Tensor | None = None
     sparse_block: int = 1
     page_layout: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def fused_inference(self) -> bool:

@@ -315,8 +315,6 @@ def _valid(v: dict[str, object]) -> bool:
         not (phase == "mixed" and not packed),
         not (v["extra"] == "sink" and not (v["op"] == V2 and layout in ("TND", "NTD_TND"))),
         not (left == "NTD" and paged),
-        # NTD and NTD_TND take D != 512 and V != 192; TND wants 64 or 128.
-        not (cache == "paged-scatter" and left in ("BSH",) and masking == "mask" and phase == "mixed"),
     )
     return all(checks)
 

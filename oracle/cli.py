@@ -266,6 +266,38 @@ def backends() -> None:
         typer.echo(f"{name:10s} {'available' if not reason else 'not here: ' + reason}")
 
 
+@app.command("feature-caches")
+def feature_caches(
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Sampling steps.")] = 20,
+    output_format: Annotated[str, typer.Option("--output-format", help="text or json.")] = "text",
+) -> None:
+    """Show TeaCache, FBCache and TaylorSeer on a toy diffusion transformer: error per step, reuse, faults."""
+    from dataclasses import asdict
+
+    import torch
+
+    from .caches.feature import FEATURE_CACHES, compare_trajectories, small_transformer
+
+    if output_format not in ("text", "json"):
+        raise _usage(f"--output-format must be text or json, got {output_format!r}")
+    blocks, update, embed = small_transformer()
+    starts = [torch.randn(1, 16, 32, generator=torch.Generator().manual_seed(s)) for s in (1, 2)]
+    reports = [
+        compare_trajectories(blocks, update, starts, steps, kind(), embed=embed)
+        for kind in FEATURE_CACHES.values()
+    ]
+    if output_format == "json":
+        typer.echo(json.dumps([asdict(r) for r in reports], indent=1))
+    else:
+        typer.echo(f"{'cache':12s} {'reuse':>6s} {'age':>4s} {'final':>9s}  worst error per step")
+        for r in reports:
+            worst = " ".join(f"{max(e):.0e}" for e in r.errors)
+            typer.echo(f"{r.name:12s} {r.reuse_ratio:6.0%} {r.max_age:4d} {r.final:9.2e}  {worst}")
+            for fault in r.faults:
+                typer.echo(f"    {fault}")
+    raise typer.Exit(OK if all(r.ok for r in reports) else FAILED)
+
+
 @app.command()
 def hypotheses() -> None:
     """List the misuses that attribution knows, with the contract entry each breaks."""

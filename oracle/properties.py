@@ -1,14 +1,16 @@
 """Checks that need no reference: what must not change when something irrelevant changes.
 
-Each takes a callable ``attention(q, k, v) -> out`` with q ``[B, Sq, N, D]``, k and v ``[B, Skv, Nk, D]`` and out
-``[B, Sq, N, Dv]`` (wrap an operator in a lambda to bring it to this form), and returns a :class:`Property`.
-Comparisons are exact where the same arithmetic must run, else within the rounding of the output's dtype.
+Each takes a callable ``attention(q, k, v) -> out`` with q ``[B, Sq, N, D]``, k and v ``[B, Skv, Nk, D]``
+and out ``[B, Sq, N, Dv]`` (wrap an operator in a lambda to bring it to this form), and returns a
+:class:`Property`. Comparisons are exact where the same arithmetic must run, else within the rounding of the
+output's dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ _SLACK = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """``holds``, and if not, ``detail`` with the first place where it does not; ``error`` in units of u max|v|."""
+    """``holds``, and if not, ``detail`` with the first place; ``error`` in units of u max|v|."""
 
     name: str
     holds: bool
@@ -52,7 +54,7 @@ def _compare(name: str, got: Tensor, want: Tensor, v: Tensor, what: str) -> Prop
 
 
 def causality(attention: Attention, q: Tensor, k: Tensor, v: Tensor, *, seed: int = 0) -> Property:
-    """Outputs of earlier tokens do not depend on later keys. q and k must be of one length or q the newest tokens."""
+    """Outputs of earlier tokens do not depend on later keys; the queries are the newest tokens."""
     gen = torch.Generator().manual_seed(seed)
     rows, keys = q.shape[1], k.shape[1]
     if keys < rows:
@@ -75,7 +77,7 @@ def causality(attention: Attention, q: Tensor, k: Tensor, v: Tensor, *, seed: in
 
 
 def window_invariance(attention: Attention, q: Tensor, k: Tensor, v: Tensor, *, window: int) -> Property:
-    """Keys further back than ``window`` (counting the query's own) have no influence; the last one inside has."""
+    """Keys further back than ``window`` (the query's own counts) have no influence; the last inside has."""
     rows, keys = q.shape[1], k.shape[1]
     outside = keys - rows - window + 1
     if outside < 1:
@@ -139,12 +141,14 @@ def prefill_decode_equality(
 def split_kv_equality(
     attention: AttentionWithLse, q: Tensor, k: Tensor, v: Tensor, *, parts: int = 2
 ) -> Property:
-    """Attention over parts of the keys, merged by LSE, equals attention over all. lse is ``[B, N, Sq]``; the attention
-    must not be causal."""
+    """Attention over parts of the keys, merged by LSE, equals attention over all keys.
+
+    lse is ``[B, N, Sq]``; the attention must not be causal.
+    """
     whole, _ = attention(q, k, v)
     edges = [k.shape[1] * p // parts for p in range(parts + 1)]
     outs, lses = [], []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         if b > a:
             out, lse = attention(q, k[:, a:b], v[:, a:b])
             outs.append(out.double())

@@ -1,8 +1,8 @@
 """pytest plugin: the oracle inside an operator repository's own tests.
 
 Fixtures: ``assert_matches_reference`` (see :func:`kvlint.oracle.assertions.assert_matches_reference`) and
-``oracle_backend``, the backend chosen with ``--oracle-backend``. Marker: ``@pytest.mark.oracle_cases(keyword=...,
-modes=..., full=...)`` parametrises the argument ``oracle_case`` with cases of the matrix.
+``oracle_backend``, the backend chosen with ``--oracle-backend``, and ``run_oracle_case``. Marker:
+``@pytest.mark.oracle_cases(keyword=..., modes=..., full=...)`` parametrises the argument ``oracle_case``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "oracle_cases(keyword='', modes=(), names=(), full=None): parametrise 'oracle_case' with kvlint oracle cases",
+        "oracle_cases(keyword='', modes=(), names=(), full=None): parametrise 'oracle_case' from the matrix",
     )
 
 

@@ -28,9 +28,10 @@ Coefficients = tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class Lane:
-    """One request, positions counted from the first readable one (``gone`` are behind it): ``q`` ``[Sq, N, D]`` as fed; ``k``, ``v`` ``[capacity, Nk, D]`` as the cache holds them,
-    unwritten positions included; ``poison``: the initial content of the same positions; ``length`` keys are
-    read; ``see(rows, keys)`` says who sees what."""
+    """One request, positions counted from the first readable one (``gone`` are behind it): ``q`` ``[Sq, N,
+    D]`` as fed; ``k``, ``v`` ``[capacity, Nk, D]`` as the cache holds them, unwritten positions included;
+    ``poison``: the initial content of the same positions; ``length`` keys are read; ``see(rows, keys)``
+    says who sees what."""
 
     q: Tensor
     k: Tensor

@@ -225,8 +225,8 @@ class Cache:
         return 0
 
     def content_rows(self, b: int, storages: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """(k, v) ``[n, Nk, D]`` that ``storages`` hold at all readable positions of request b, written or not; None
-        for an integer or absent cache."""
+        """(k, v) ``[n, Nk, D]`` that ``storages`` hold at all readable positions of request b, written or
+        not; None for an integer or absent cache."""
         if "key" not in storages or not storages["key"].dtype.is_floating_point:
             return None
         positions = torch.arange(self.first_position(b), self.reach(b))
@@ -239,12 +239,13 @@ class Cache:
         return k, rows["value"] if "value" in rows else rows["key"][..., : self.case.value_dim]
 
     def unwritten_rows(self, b: int) -> tuple[Tensor, Tensor] | None:
-        """(k, v) of all readable positions before anything of request b was written, as far as it is known."""
+        """(k, v) of all readable positions before anything of request b was written, as far as it is
+        known."""
         return self.content_rows(b, self.initial)
 
     def shifted_rows(self, by: int) -> list[tuple[Tensor, Tensor]] | None:
         """(k, v) of every request had this step's rows gone ``by`` slots further, physically."""
-        if not self.before or not self.before["key"].dtype.is_floating_point:
+        if not self.before:
             return None
         moved = {role: t.clone() for role, t in self.before.items()}
         for role, storage in moved.items():

@@ -1,7 +1,7 @@
 """KV-parallel: every rank holds part of the cache, and the parts of the answer are put together.
 
-The ranks are loops over local shards here, or, when torch.distributed is initialised with as many ranks, real
-processes: each computes its shard and the results are gathered.
+The ranks run one after another in this process; what is checked is the split, the writes of every rank, and
+the merge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..layouts import join_heads, layout, split_heads
-from .base import AttentionCall, Cache, CacheReport, Indices, KeyArguments, parts_of
+from .base import AttentionCall, Cache, Indices, KeyArguments, parts_of
 from .contiguous import Contiguous
 
 
@@ -128,6 +128,3 @@ class SequenceParallel(Cache):
         )
         out = join_heads(merged.reshape(shape), lay.output)
         return out, lse.reshape(lses[0].shape) if self.case.lse else lse.new_zeros(0)
-
-    def check(self) -> CacheReport:
-        return super().check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,38 @@ class Scales:
         return "token" in self.kind
 
 
-class Quantised(Contiguous):
+class Dequantising:
+    """Readable content of an integer cache in real numbers, for the modes below."""
+
+    def content_rows(self: Any, b: int, storages: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        positions = torch.arange(self.reach(b))
+        found = []
+        for role in ("key", "value"):
+            grid = self.grid(storages[role], role)
+            stored = grid[self.where(b, positions)].reshape(len(positions), self.case.kv_heads, -1)
+            x = (unpack_int4(stored) if stored.dtype == torch.int32 else stored).double()
+            if role in self.offset:
+                x = x + self.offset[role].double()
+            found.append(x * self.row_factor(b, positions, role).double())
+        return found[0], found[1]
+
+    def truth_rows(self: Any, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
+        source = {r: t.cpu() for r, t in (self.storages if trusted else self.expected).items()}
+        k, v = self.content_rows(b, source)
+        return k[: self.case.kv_lens[b]], v[: self.case.kv_lens[b]]
+
+    def coefficients(
+        self: Any, b: int
+    ) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None:
+        at = torch.arange(self.case.kv_lens[b])
+        offset = {role: t.double() for role, t in self.offset.items()}
+        return (
+            (self.row_factor(b, at, "key").double(), offset.get("key")),
+            (self.row_factor(b, at, "value").double(), offset.get("value")),
+        )
+
+
+class Quantised(Dequantising, Contiguous):
     """int8 (or packed int4) ``[B, ..., S, D]`` cache with scales beside it; scatter_update_ writes the
     integers."""
 
@@ -100,28 +133,6 @@ class Quantised(Contiguous):
         whole = scaled.round().clamp(-limit, limit - 1).to(torch.int8)
         return pack_int4(whole) if self.int4 else whole
 
-    def truth_rows(self, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
-        source = self.storages if trusted else self.expected
-        found = []
-        for role in ("key", "value"):
-            stored = self.rows(b, role, source[role].cpu())
-            stored = unpack_int4(stored) if self.int4 else stored
-            x = stored.double()
-            if role in self.offset:
-                x = x + self.offset[role].double()
-            found.append(x * self.row_factor(b, torch.arange(len(x)), role).double())
-        return found[0], found[1]
-
-    def coefficients(
-        self, b: int
-    ) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None:
-        at = torch.arange(self.case.kv_lens[b])
-        offset = {role: t.double() for role, t in self.offset.items()}
-        return (
-            (self.row_factor(b, at, "key").double(), offset.get("key")),
-            (self.row_factor(b, at, "value").double(), offset.get("value")),
-        )
-
     def key_arguments(self) -> KeyArguments:
         found = super().key_arguments()
         for role in ("key", "value"):
@@ -145,7 +156,7 @@ class Quantised(Contiguous):
         return t[0].unsqueeze(1) if self.axes == "BNSD" else t[0]
 
 
-class QuantisedPaged(Paged):
+class QuantisedPaged(Dequantising, Paged):
     """int8 BnBsH pages with one scale per token (and head) in pages of their own."""
 
     name = "quantised-paged"
@@ -157,6 +168,7 @@ class QuantisedPaged(Paged):
     def allocate(self) -> None:
         super().allocate()
         self.scales = Scales(self.case.quant, torch.float32)
+        self.offset: dict[str, Tensor] = {}
         blocks = len(self.storages["key"])
         width = self.case.kv_heads if self.scales.mode == 5 else 1
         self.factor = {role: torch.ones(blocks, self.size, width) for role in ("key", "value")}
@@ -172,15 +184,6 @@ class QuantisedPaged(Paged):
         rows = self.scenario.stored[b][0 if role == "key" else 1][positions].double()
         scaled = rows / self.row_factor(b, positions, role).double()
         return scaled.round().clamp(-128, 127).to(torch.int8)
-
-    def truth_rows(self, b: int, trusted: bool) -> tuple[Tensor, Tensor]:
-        source = self.storages if trusted else self.expected
-        positions = torch.arange(self.case.kv_lens[b])
-        found = [
-            self.rows(b, role, source[role].cpu()).double() * self.row_factor(b, positions, role).double()
-            for role in ("key", "value")
-        ]
-        return found[0], found[1]
 
     def key_arguments(self) -> KeyArguments:
         found = super().key_arguments()

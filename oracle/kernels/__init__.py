@@ -18,10 +18,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
     for f in (
         attention.npu_fused_infer_attention_score,
         attention.npu_fused_infer_attention_score_v2,
+        attention._npu_fused_infer_attention_score_get_max_workspace,
+        attention._npu_fused_infer_attention_score_v2_get_max_workspace,
         attention.npu_prompt_flash_attention,
         attention.npu_incre_flash_attention,
         fusion.npu_fusion_attention,
         fusion.npu_fusion_attention_v2,
+        fusion.npu_fusion_attention_v3,
         sparse.npu_sparse_flash_attention,
         sparse.npu_lightning_indexer,
         cache.scatter_update_,
@@ -48,5 +51,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
         atb._npu_paged_attention_get_workspace,
     )
 }
+KERNELS["npu_fused_infer_attention_score.out"] = attention.npu_fused_infer_attention_score_out
+KERNELS["npu_fused_infer_attention_score_v2.out"] = attention.npu_fused_infer_attention_score_v2_out
 
 __all__ = ["KERNELS", "KernelError"]

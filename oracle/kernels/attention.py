@@ -708,3 +708,41 @@ def npu_incre_flash_attention(
         inner_precise=inner_precise,
         kv_padding=None if kv_padding_size is None else int(kv_padding_size.reshape(-1)[0]),
     )[0]  # fmt: skip
+
+
+def npu_fused_infer_attention_score_out(
+    *args: Tensor, workspace: Tensor | None = None, out: Sequence[Tensor], **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """FIA v1 ``.out``: fills ``out`` = (attention_out, softmax_lse)."""
+    return _into(npu_fused_infer_attention_score(args[0], args[1], args[2], **kwargs), out)
+
+
+def npu_fused_infer_attention_score_v2_out(
+    *args: Tensor, workspace: Tensor | None = None, out: Sequence[Tensor], **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """FIA v2 ``.out``: fills ``out`` = (attention_out, softmax_lse)."""
+    return _into(npu_fused_infer_attention_score_v2(args[0], args[1], args[2], **kwargs), out)
+
+
+def _into(found: tuple[Tensor, Tensor], out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    for what, result, buffer in zip(("attention_out", "softmax_lse"), found, out, strict=True):
+        # An LSE that was not asked for leaves its buffer alone, whatever its shape.
+        if result.numel() == 0 and what == "softmax_lse":
+            continue
+        if result.shape != buffer.shape or result.dtype != buffer.dtype:
+            raise KernelError(
+                f"{what} buffer is {tuple(buffer.shape)} {buffer.dtype}, "
+                f"needed {tuple(result.shape)} {result.dtype}"
+            )
+        buffer.copy_(result)
+    return out[0], out[1]
+
+
+def _npu_fused_infer_attention_score_get_max_workspace(*args: Tensor, **kwargs: Any) -> Tensor:
+    """Workspace of FIA v1; the simulator needs none."""
+    return torch.zeros(0, dtype=torch.uint8)
+
+
+def _npu_fused_infer_attention_score_v2_get_max_workspace(*args: Tensor, **kwargs: Any) -> Tensor:
+    """Workspace of FIA v2; the simulator needs none."""
+    return torch.zeros(0, dtype=torch.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -186,6 +187,31 @@ def npu_fusion_attention(
         q_lens=actual_seq_qlen, kv_lens=actual_seq_kvlen, mode=sparse_mode, sink=sink,
     )  # fmt: skip
     return (*found, 0, 0, 0)
+
+
+def npu_fusion_attention_v3(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    actual_seq_qlen: Tensor | None = None,
+    actual_seq_kvlen: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """v1 with the lengths as CPU tensors (a list is refused), and seed and offset as tensors."""
+    for name, lens in (("actual_seq_qlen", actual_seq_qlen), ("actual_seq_kvlen", actual_seq_kvlen)):
+        if lens is not None and not isinstance(lens, Tensor):
+            raise KernelError(
+                f"npu_fusion_attention_v3: {name} must be a CPU tensor, got {type(lens).__name__}"
+            )
+    found = npu_fusion_attention(
+        query, key, value, head_num, input_layout, actual_seq_qlen=actual_seq_qlen,
+        actual_seq_kvlen=actual_seq_kvlen,
+        **kwargs,
+    )  # fmt: skip
+    return (*found[:4], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 
 
 def npu_fusion_attention_v2(

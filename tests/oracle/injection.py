@@ -1,7 +1,9 @@
-"""Misuses committed for real: wrong arguments, wrong writes and wrong rotary embeddings against the simulator.
+"""Misuses committed for real: wrong arguments, wrong writes and wrong rotary embeddings against the
+simulator.
 
-Nothing here uses the code that attribution uses to compute its hypotheses: a fault changes what user code would
-pass to an operator, and the operator (a simulated kernel) does the rest. Masks are built from the formula.
+Nothing here uses the code that attribution uses to compute its hypotheses: a fault changes what user code
+would pass to an operator, and the operator (a simulated kernel) does the rest. Masks are built from the
+formula.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from kvlint.oracle.backends import Simulator
 from kvlint.oracle.caches import Cache, make_cache
 from kvlint.oracle.calling import attention_call, sparse_indices
@@ -23,6 +23,7 @@ from kvlint.oracle.kernels import KERNELS
 from kvlint.oracle.kernels.rope import npu_interleave_rope, npu_rotary_mul
 from kvlint.oracle.runner import split_output
 from kvlint.oracle.scenario import Scenario, build
+from torch import Tensor
 
 Kwargs = dict[str, Any]
 WRITERS = (
@@ -36,7 +37,8 @@ WRITERS = (
 
 @dataclass
 class Fault:
-    """Hooks into one program run; a hook that raises :class:`NotHere` says the fault cannot be made in this case."""
+    """Hooks into one program run; a hook that raises :class:`NotHere` says the fault cannot be made in this
+    case."""
 
     feed: Callable[[Scenario], None] | None = None
     call: Callable[[Case, Kwargs], None] | None = None
@@ -72,9 +74,9 @@ def run_program(case: Case, fault: Fault) -> tuple[Scenario, Cache, list[Tensor]
     cache.step()
     call = attention_call(program, backend)
     if case.op == SPARSE:
-        out, lse = cache.attend(lambda keys: call(keys | {"sparse_indices": sparse_indices(program)}))
+        out, _ = cache.attend(lambda keys: call(keys | {"sparse_indices": sparse_indices(program)}))
     else:
-        out, lse = cache.attend(call)
+        out, _ = cache.attend(call)
     if fault.out is not None:
         out = fault.out(case, out)
     outs, _, _ = split_output(case, out, None)
@@ -238,6 +240,7 @@ def _open_mask(case: Case, kw: Kwargs) -> None:
 
 def _first_row(case: Case, kw: Kwargs) -> None:
     need(case.one_token and not case.latent and case.op != SPARSE and "sparse_mode" in kw)
+    need(not case.cache.startswith("kv-parallel"))
     kw["sparse_mode"], kw["atten_mask"] = 3, torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 
 

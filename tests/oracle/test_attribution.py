@@ -7,7 +7,6 @@ import re
 import pytest
 import torch
 from injection import FAULTS, UNLISTED, NotHere, run_program
-
 from kvlint.oracle.attribution import INTENDED, attribute, fit, separable
 from kvlint.oracle.backends import Simulator, backend
 from kvlint.oracle.caches import make_cache

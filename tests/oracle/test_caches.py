@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from kvlint.oracle.backends import Simulator
 from kvlint.oracle.caches import CACHES, CopyQueue, make_cache
 from kvlint.oracle.caches.base import within
@@ -36,7 +35,8 @@ def test_a_dropped_write_is_reported(name: str) -> None:
     backend = Simulator()
     cache = make_cache(build(CASES[name]), backend.ops)
     cache.fill()
-    for writer in ("scatter_update_", "npu_scatter_nd_update_", "npu_scatter_pa_kv_cache", "npu_kv_rmsnorm_rope_cache",
+    for writer in ("scatter_update_", "npu_scatter_nd_update_", "npu_scatter_pa_kv_cache",
+    "npu_kv_rmsnorm_rope_cache",
                    "_npu_reshape_and_cache"):  # fmt: skip
         setattr(backend.ops, writer, lambda *a, **k: None)
     cache.step()

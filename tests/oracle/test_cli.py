@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
 from kvlint.oracle.cli import app
+from typer.testing import CliRunner, Result
 
 
 def kvlint(*args: str, env: dict[str, str] | None = None) -> Result:
@@ -72,6 +71,14 @@ def test_backends_and_hypotheses() -> None:
     shown = kvlint("backends").output
     assert "sim" in shown and "sdpa" in shown and "npu" in shown
     assert "scale-default" in kvlint("hypotheses").output
+
+
+def test_feature_caches() -> None:
+    shown = kvlint("feature-caches", "--steps", "6")
+    assert shown.exit_code == 0 and "taylorseer" in shown.output
+    data = json.loads(kvlint("feature-caches", "--steps", "6", "--output-format", "json").stdout)
+    assert len(data) == 4 and all(len(r["errors"]) == 6 for r in data)
+    assert kvlint("feature-caches", "--steps", "0").exit_code == 2
 
 
 def test_sharding() -> None:

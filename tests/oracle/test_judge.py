@@ -8,14 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
 from kvlint.oracle.attention import Request, attend
 from kvlint.oracle.judge import Status, Truth, judge, peer_columns
 from kvlint.oracle.kv import Dense
 from kvlint.oracle.locate import locate
 from kvlint.oracle.runner import baseline, truth_of
 from kvlint.oracle.visibility import causal
+from torch import Tensor
 
 
 def problem(
@@ -134,7 +133,7 @@ def test_low_precision_needs_a_reason() -> None:
 
 def test_tiny_outputs_are_judged_in_absolute_steps() -> None:
     """Below the smallest normal float16 the spacing is constant, so relative error says nothing."""
-    request, truth = problem(0, torch.float16)
+    _, truth = problem(0, torch.float16)
     small = Truth(
         truth.out * 1e-6, truth.lse, truth.dead, truth.spread * 1e-6, truth.value_peak, truth.value_rms
     )
@@ -142,7 +141,7 @@ def test_tiny_outputs_are_judged_in_absolute_steps() -> None:
 
 
 def test_int8_outputs_may_be_one_step_off() -> None:
-    request, truth = problem(0, torch.bfloat16)
+    _, truth = problem(0, torch.bfloat16)
     want = truth.out * 40
     scaled = Truth(want, truth.lse, truth.dead, truth.spread, truth.value_peak, truth.value_rms)
     exact = want.round().clamp(-128, 127).to(torch.int8)
@@ -165,7 +164,7 @@ def test_int8_outputs_may_be_one_step_off() -> None:
 def test_patterns(spoil, pattern: str) -> None:  # type: ignore[no-untyped-def]
     import re
 
-    request, truth = problem(0, torch.bfloat16)
+    _, truth = problem(0, torch.bfloat16)
     out = truth.out.clone()
     spoil(out)
     where = locate(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
 from formula import attention, seen_matrix
-
 from kvlint.oracle import cases as matrix_module
 from kvlint.oracle.attention import attend
 from kvlint.oracle.backends import Simulator, TorchSdpa
@@ -83,15 +82,24 @@ def test_pairwise_selection_covers_every_pair_of_the_candidates() -> None:
 
 
 def test_candidates_hold_every_valid_pair() -> None:
-    """The sample of combinations misses no pair that some valid combination could show."""
-    held = set()
-    for values in matrix_module._candidates():
-        held |= {
-            (a, values[a], b, values[b]) for a, b in combinations(("cache", "phase", "layout", "masking"), 2)
-        }
-    caches = {v for a, v, _, _ in held if a == "cache"}
-    layouts = {v for a, v, b, w in held for a, v in ((a, v), (b, w)) if a == "layout"}
-    assert caches == set(matrix_module._CACHES) and layouts == set(matrix_module._LAYOUTS)
+    """No pair of values that some valid combination shows is missing from the sample of combinations."""
+    every = matrix_module._PARAMETERS
+    bound = ("cache", "phase", "layout", "masking", "extra", "op")  # all that validity looks at
+    free = [n for n in every if n not in bound]
+    valid: set[tuple[object, ...]] = set()
+    for core in product(*(every[n] for n in bound)):
+        values = dict(zip(bound, core, strict=True))
+        if matrix_module._valid(values):
+            valid |= matrix_module._pairs(values)
+            for name, other in product(free, bound):
+                for value in every[name]:
+                    valid |= matrix_module._pairs({name: value, other: values[other]})
+    for a, b in combinations(free, 2):
+        for x, y in product(every[a], every[b]):
+            valid |= matrix_module._pairs({a: x, b: y})
+    held = set().union(*(matrix_module._pairs(c) for c in matrix_module._candidates()))
+    assert len(valid) > 500
+    assert valid <= held
 
 
 def test_matrix_reaches_what_it_promises() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from kvlint.oracle import assert_matches_reference
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS
@@ -45,7 +44,7 @@ def test_assertion_on_sampled_rows() -> None:
 
 def test_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        """
+        test_operators="""
         import pytest
         import torch
 
@@ -61,12 +60,13 @@ def test_plugin(pytester: pytest.Pytester) -> None:
             x = torch.randn(1, 2, 3, 16)
             out = x.softmax(-1)
             with pytest.raises(AssertionError):
-                assert_matches_reference("npu_prompt_flash_attention", (x, x, x), {"num_heads": 2, "input_layout": "BNSD"}, out)
+                assert_matches_reference("npu_prompt_flash_attention", (x, x, x), {"num_heads": 2,
+                "input_layout": "BNSD"}, out)
         """
     )
-    plain = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    plain = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
     plain.assert_outcomes(passed=4)
-    faulty = pytester.runpytest_subprocess(
+    faulty = pytester.runpytest_inprocess(
         "-p", "kvlint.oracle.pytest_plugin", "-q", "--oracle-backend", "sim:uniform-average"
     )
     faulty.assert_outcomes(passed=3, failed=1)
@@ -75,7 +75,7 @@ def test_plugin(pytester: pytest.Pytester) -> None:
 
 def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        """
+        test_selection="""
         import pytest
 
         @pytest.mark.oracle_cases(keyword="no-such-case")
@@ -83,6 +83,6 @@ def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    done = pytester.runpytest_subprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
+    done = pytester.runpytest_inprocess("-p", "kvlint.oracle.pytest_plugin", "-q")
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*selection holds no case*"])

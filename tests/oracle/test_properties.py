@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
-
 from kvlint.oracle import properties
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS
+from torch import Tensor
 
 FIA = KERNELS["npu_fused_infer_attention_score"]
 MASK = torch.ones(2048, 2048, dtype=torch.bool).triu(1)

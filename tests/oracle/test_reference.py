@@ -9,15 +9,14 @@ import torch
 from formula import attention, seen_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from kvlint.oracle import attention as core
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kv import Dense, pack_int4, unpack_int4
 from kvlint.oracle.layouts import LAYOUTS, join_heads, split_heads
 from kvlint.oracle.reference import output_shape, reference
 from kvlint.oracle.visibility import causal
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 V1 = "npu_fused_infer_attention_score"
 V2 = "npu_fused_infer_attention_score_v2"
@@ -79,7 +78,8 @@ def test_packed_layouts_follow_the_formula(
         "window": {"sparse_mode": 4, "pre_tokens": window - 1, "next_tokens": 0},
     }
     answer = reference(
-        V2, fold(q, left), fold(k, left), fold(v, left), num_query_heads=n, num_key_value_heads=nk, softmax_scale=0.3,
+        V2, fold(q, left), fold(k, left), fold(v, left), num_query_heads=n, num_key_value_heads=nk,
+        softmax_scale=0.3,
         input_layout=layout, actual_seq_qlen=torch.tensor(q_lens).cumsum(0).tolist(),
         actual_seq_kvlen=torch.tensor(kv_lens).cumsum(0).tolist(), learnable_sink=sink,
         atten_mask=None if masking == "full" else MASK, return_softmax_lse=True, **mode[masking],
@@ -116,8 +116,10 @@ def test_batch_layouts_follow_the_formula(layout: str, masking: str) -> None:
         "all": {"sparse_mode": 1, "atten_mask": hidden.unsqueeze(1)},
     }[masking]
     answer = reference(
-        V1, fold(q, left), fold(k, left), fold(v, left), num_heads=n, num_key_value_heads=nk, scale=0.4, pse_shift=bias,
-        input_layout=layout, actual_seq_lengths=q_lens, actual_seq_lengths_kv=kv_lens, softmax_lse_flag=True, **kwargs,
+        V1, fold(q, left), fold(k, left), fold(v, left), num_heads=n, num_key_value_heads=nk, scale=0.4,
+        pse_shift=bias,
+        input_layout=layout, actual_seq_lengths=q_lens, actual_seq_lengths_kv=kv_lens,
+        softmax_lse_flag=True, **kwargs,
     )  # fmt: skip
     out, lse = answer.pack()
     assert (tuple(out.shape), tuple(lse.shape)) == output_shape(answer.call)
@@ -146,8 +148,10 @@ def test_paged_layouts_read_the_same_rows(rank: int) -> None:
     table = torch.tensor([[7, 3, 5, 0], [2, 9, 1, 4]], dtype=torch.int32)
     q = rand(5, 4, dim, seed=1).to(torch.float16)
     answer = reference(
-        V2, q, cache, cache.flip(-1), num_query_heads=4, num_key_value_heads=nk, input_layout="TND", sparse_mode=3,
-        softmax_scale=0.2, atten_mask=MASK, actual_seq_qlen=[2, 5], actual_seq_kvlen=[33, 50], block_table=table, block_size=size,
+        V2, q, cache, cache.flip(-1), num_query_heads=4, num_key_value_heads=nk, input_layout="TND",
+        sparse_mode=3,
+        softmax_scale=0.2, atten_mask=MASK, actual_seq_qlen=[2, 5], actual_seq_kvlen=[33, 50],
+        block_table=table, block_size=size,
     )  # fmt: skip
     value = pages.flip(-1) if rank != 3 else pages.reshape(blocks, size, -1).flip(-1).view_as(pages)
     if rank == 5:
@@ -165,7 +169,8 @@ def test_paged_layouts_read_the_same_rows(rank: int) -> None:
 
 def test_dead_rows_are_zero_and_have_no_lse() -> None:
     answer = reference(
-        V1, rand(1, 2, 6, 8), rand(1, 2, 3, 8), rand(1, 2, 3, 8), num_heads=2, input_layout="BNSD", sparse_mode=3,
+        V1, rand(1, 2, 6, 8), rand(1, 2, 3, 8), rand(1, 2, 3, 8), num_heads=2, input_layout="BNSD",
+        sparse_mode=3,
         atten_mask=MASK, softmax_lse_flag=True,
     )  # fmt: skip
     out, lse = answer.pack()
@@ -246,7 +251,8 @@ def test_shared_prefix_and_left_padding() -> None:
         want, _ = attention(q[b], kk, vv, torch.ones(4, 3 + n, dtype=torch.bool), 1.0)
         torch.testing.assert_close(answer.sequences[b].out, want)
     padded = reference(
-        V1, q, k, v, num_heads=2, input_layout="BNSD", actual_seq_lengths=[4, 2], actual_seq_lengths_kv=[3, 4],
+        V1, q, k, v, num_heads=2, input_layout="BNSD", actual_seq_lengths=[4, 2],
+        actual_seq_lengths_kv=[3, 4],
         query_padding_size=torch.tensor([0]), kv_padding_size=torch.tensor([1]),
     )  # fmt: skip
     for b, (rows, keys) in enumerate([(4, 3), (2, 4)]):
@@ -296,8 +302,10 @@ def test_integer_caches_are_dequantised(mode: int) -> None:
     s_k, s_v = (torch.rand(shape, generator=gen) * 0.02 + 0.01 for _ in range(2))
     q = rand(2, 4, 1, 32)
     answer = reference(
-        V1, q, k, v, num_heads=4, num_key_value_heads=2, input_layout="BNSD", scale=0.2, key_antiquant_scale=s_k,
-        value_antiquant_scale=s_v, key_antiquant_mode=mode, value_antiquant_mode=mode, actual_seq_lengths_kv=[20, 13],
+        V1, q, k, v, num_heads=4, num_key_value_heads=2, input_layout="BNSD", scale=0.2,
+        key_antiquant_scale=s_k,
+        value_antiquant_scale=s_v, key_antiquant_mode=mode, value_antiquant_mode=mode,
+        actual_seq_lengths_kv=[20, 13],
     )  # fmt: skip
     for b, n in enumerate([20, 13]):
 
@@ -378,7 +386,8 @@ def test_keys_are_neither_repeated_nor_gathered_whole() -> None:
     with _Largest() as largest:
         reference(
             V2, q, cache, cache, num_query_heads=heads, num_key_value_heads=kv_heads, input_layout="TND",
-            actual_seq_qlen=[1], actual_seq_kvlen=[keys], block_table=table, block_size=size, dtype=torch.float32,
+            actual_seq_qlen=[1], actual_seq_kvlen=[keys], block_table=table, block_size=size,
+            dtype=torch.float32,
         )  # fmt: skip
     assert largest.elements < kv_heads * keys * dim, "the whole cache was copied"
     assert largest.elements < heads * keys * dim // 4, "KV heads were repeated for the query heads"

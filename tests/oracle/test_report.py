@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from kvlint.oracle.backends import backend
 from kvlint.oracle.cases import select
 from kvlint.oracle.compare import compare
@@ -92,7 +91,6 @@ def test_html_escapes_what_it_shows(data: dict[str, Any]) -> None:
 
 def test_heat_maps_are_bounded(data: dict[str, Any]) -> None:
     import torch
-
     from kvlint.oracle.judge import RowTable
 
     table = RowTable(torch.zeros(4, 1000), torch.rand(4, 1000), torch.rand(4, 1000), torch.arange(1000))
