@@ -1,1 +1,1 @@
-"""Running a program under kvlint: execution like ``python``, interception of operator calls, capture, replay."""
+"""Running a program under kvlint: execution, interception, capture, replay."""

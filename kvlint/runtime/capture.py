@@ -22,9 +22,9 @@ DEFAULT_LIMIT = 2 << 30
 class Capture:
     """An observer that writes calls to a folder.
 
-    ``every``: of each operator's calls, record every n-th. ``limit``: bytes that the folder may hold; calls that
-    do not fit are counted in ``skipped``. Writing never stops the program: after an error recording ends, and
-    ``problem`` says why.
+    ``every``: of each operator's calls, record every n-th. ``limit``: bytes that the folder may hold; calls
+    that do not fit are counted in ``skipped``. Writing never stops the program: after an error recording
+    ends, and ``problem`` says why.
     """
 
     def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, every: int = 1) -> None:

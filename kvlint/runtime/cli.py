@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     """Options come before the script; what follows it is the script's own."""
     made = argparse.ArgumentParser(
         prog="kvlint run",
-        description="Run a program written for Ascend: on the device, or in the simulator where there is none.",
+        description="Run a program written for Ascend, on the device or in the simulator.",
         usage="kvlint run [options] (script.py | -m module) [arguments...]",
         allow_abbrev=False,
     )
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.set_defaults(device="auto")  # --sim would set None otherwise
     made.add_argument(
         "--route", choices=("auto", "catalogue", "wheel"), default="auto",
-        help="operators of the simulator: kvlint's catalogue, or the installed torch_npu wheel (auto: if any)",
+        help="simulate kvlint's catalogue, or use the installed torch_npu wheel (auto: if any)",
     )  # fmt: skip
     made.add_argument("--torch-npu", metavar="RELEASE", help="release that the catalogue imitates")
     made.add_argument(

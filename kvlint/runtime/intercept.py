@@ -123,10 +123,10 @@ class Interceptor:
             thread.run = run_watched  # type: ignore[method-assign]
             start(thread)
 
-        threading.Thread.start = start_watched  # type: ignore[method-assign]
+        setattr(threading.Thread, "start", start_watched)  # noqa: B010
         self._mode.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._mode.__exit__(*error)
-        threading.Thread.start = self._start  # type: ignore[method-assign]
+        setattr(threading.Thread, "start", self._start)  # noqa: B010

@@ -22,8 +22,10 @@ from kvlint.runtime.store import CapturedCall, CaptureError, Reader
 
 @dataclass(slots=True)
 class Outcome:
-    """What replaying one call gave. ``status``: pass, low_precision, undefined, fail, equal, differs, rejected
-    or skip. ``subject`` is whose numbers were judged: ``captured``, or the name of the backend."""
+    """What replaying one call gave.
+
+    ``status``: pass, low_precision, undefined, fail, equal, differs, rejected or skip. ``subject`` is whose
+    numbers were judged: ``captured``, or the name of the backend."""
 
     number: int
     operator: str
@@ -78,9 +80,9 @@ class Report:
 def replay(folder: Path, backend: str = "sim") -> Report:
     """Judges the captured numbers, and those that ``backend`` gives for the same calls.
 
-    Attention is judged against the float64 reference; a cache writer's backend is compared with what the captured
-    call left behind, bit by bit. Raises :class:`CaptureError` if the capture cannot be read at all; damage further
-    on ends the report early.
+    Attention is judged against the float64 reference; a cache writer's backend is compared, bit by bit, with
+    what the captured call left behind. Raises :class:`CaptureError` if the capture cannot be read at all;
+    damage further on ends the report early.
     """
     reader = Reader(folder)
     operators = find_backend(backend).ops

@@ -1,4 +1,4 @@
-"""Runs a script or a module as ``python`` would: argv, ``sys.path``, ``__main__``, exit code and traceback."""
+"""Runs a script or a module as ``python`` would: arguments, ``__main__``, exit code, traceback."""
 
 from __future__ import annotations
 

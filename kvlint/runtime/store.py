@@ -35,8 +35,10 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CapturedCall:
-    """One call as it was made. ``given`` holds what was passed, by parameter name; ``results`` what came back;
-    ``mutated`` the content, after the call, of arguments the operator writes into."""
+    """One call as it was made.
+
+    ``given`` holds what was passed, by parameter name; ``results`` what came back; ``mutated`` the content,
+    after the call, of arguments the operator writes into."""
 
     number: int
     operator: str
@@ -122,7 +124,7 @@ def content_hash(tensor: Tensor) -> str:
     """Of dtype, shape and bytes of a contiguous CPU tensor."""
     digest = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
     if tensor.numel():
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

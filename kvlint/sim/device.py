@@ -1,8 +1,9 @@
 """Redirection of the device ``npu`` to the CPU.
 
-A function mode rewrites the device of every torch call; what is no torch function (constructors, ``torch.load``,
-``autocast``) is patched. Modes belong to a thread, so threads that start while the simulator is on get their
-own. Tensors stay ordinary CPU tensors: ``x.device`` says ``cpu``, only ``x.is_npu`` says True.
+A function mode rewrites the device of every torch call; what is no torch function (constructors,
+``torch.load``, ``autocast``) is patched. Modes belong to a thread, so threads that start while the
+simulator is on get their own. Tensors stay ordinary CPU tensors: ``x.device`` says ``cpu``, only
+``x.is_npu`` says True.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def transfer_cuda(patches: Patches, devices: Devices) -> None:
     devices.cuda = True
     patches.set(torch.Tensor, "cuda", torch.Tensor.npu)  # type: ignore[attr-defined]
     patches.set(torch.Tensor, "is_cuda", torch.Tensor.is_npu)  # type: ignore[attr-defined]
-    patches.set(torch.nn.Module, "cuda", torch.nn.Module.npu)
+    patches.set(torch.nn.Module, "cuda", getattr(torch.nn.Module, "npu"))  # noqa: B009
     for name in (
         "Stream", "Event", "stream", "current_stream", "default_stream", "synchronize", "set_device",
         "current_device", "device_count", "is_available", "empty_cache", "mem_get_info", "manual_seed",

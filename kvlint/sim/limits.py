@@ -7,6 +7,7 @@ and computes wrongly must stay accepted and wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def _lengths(given: Arguments) -> str:
     if q is None or kv is None:
         return f"layout {given['input_layout']} needs query and key lengths (D01)"
     steps = list(q)
-    if any(b < a for a, b in zip(steps, steps[1:], strict=False)):
+    if any(b < a for a, b in pairwise(steps)):
         return "query lengths of a packed layout are cumulative and must not fall (D02)"
     query = given["query"]
     tokens = query.shape[0 if given["input_layout"].startswith("T") else 1]

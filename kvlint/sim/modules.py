@@ -26,8 +26,8 @@ INERT_BESIDE_WHEEL: Final = (
 )
 TRANSFER: Final = "torch_npu.contrib.transfer_to_npu"
 _SUBMODULES: Final = frozenset(
-    ("contrib", "profiler", "utils", "dynamo", "distributed", "multiprocessing", "optim", "testing", "op_plugin",
-     "_C", "asd", "_inductor", "_logging")
+    ("contrib", "profiler", "utils", "dynamo", "distributed", "multiprocessing", "optim", "testing",
+     "op_plugin", "_C", "asd", "_inductor", "_logging")
 )  # fmt: skip
 
 

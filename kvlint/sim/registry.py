@@ -36,7 +36,7 @@ def kernel(name: str, schema: str | None = None) -> Callable[[Kernel], Kernel]:
     """Decorator: the function is the simulated kernel of operator ``name`` (``"npu::npu_foo"``).
 
     It takes CPU tensors under the parameters of the operator's schema and returns what the operator returns.
-    Keyword-only parameters that it does not name may then not be passed with another value than their default.
+    Keyword-only parameters that it does not name may then be passed with their default only.
     ``schema``, such as ``"foo(Tensor x, *, int axis=-1) -> Tensor"``, defines an operator that is not in
     torch_npu (``"custom::foo"``).
     """
@@ -169,12 +169,11 @@ class Bound:
         self.calls += 1
         lead, rest = self._complete(args, kwargs)
         limits.check(self.name, dict(zip((a.name for a in self.schema.arguments), lead, strict=False)) | rest)
-        outputs = [t for n in self.outputs if n in rest for t in _as_list(rest.pop(n))]
-        rest = self._known(function, rest) if not outputs else rest
         with torch.no_grad():
-            if outputs:
-                return function(*lead, _outputs=outputs, **rest)
-            return function(*lead, **rest)
+            if "_outputs" not in _accepted(function)[0]:
+                return function(*lead, **self._known(function, rest))
+            outputs = [t for n in self.outputs if n in rest for t in _as_list(rest.pop(n))]
+            return function(*lead, _outputs=outputs, **rest)
 
     def _complete(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         lead: list[Any] = []

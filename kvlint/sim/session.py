@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from kvlint.contract import catalogue
 from kvlint.sim import device, modules, npu_api, stubs
@@ -24,9 +25,13 @@ from kvlint.sim.patches import Patches
 
 Route = Literal["auto", "catalogue", "wheel"]
 
-_active: Simulation | None = None
-#: Operators stay registered after the simulation has ended: programs keep references to them.
-_definitions: tuple[str, str | None, Definitions] | None = None
+
+class _State:
+    """What the process has."""
+
+    active: Simulation | None = None
+    #: Route, release and operators. These stay after the simulation: programs keep references to them.
+    definitions: tuple[str, str | None, Definitions] | None = None
 
 
 class Simulation:
@@ -43,7 +48,7 @@ class Simulation:
     @property
     def calls(self) -> dict[str, int]:
         """Operator -> how often its kernel ran in this process."""
-        return _definitions[2].calls() if _definitions is not None else {}
+        return _State.definitions[2].calls() if _State.definitions is not None else {}
 
     def start(self) -> None:
         try:
@@ -79,18 +84,19 @@ class Simulation:
         definitions.define_all(self.release)
         definitions.define_own()
         definitions.register_all()
-        torch.utils.rename_privateuse1_backend("npu")
+        rename_privateuse1_backend("npu")
         self._find_inert(modules.INERT)
         module = modules.TorchNpu(self.release)
         for name in modules.atb_names(self.release):
             setattr(module.atb, name, getattr(torch.ops.atb, name))
-        for name, part in (("torch_npu", module), ("torch_npu.npu", module.npu), ("torch_npu.atb", module.atb),
+        for name, part in (("torch_npu", module), ("torch_npu.npu", module.npu),
+                           ("torch_npu.atb", module.atb),
                            ("torch.npu", module.npu)):  # fmt: skip
             self._patches.module(name, part)
         self._patches.set(torch, "npu", module.npu)
         return module
 
-    def _wheel(self) -> ModuleType:
+    def _wheel(self) -> Any:
         module = load_wheel()
         definitions = _define("wheel", self.release)
         definitions.define_atb(self.release)
@@ -130,13 +136,12 @@ def load_wheel() -> Any:
 
 
 def _define(route: str, release: str | None) -> Definitions:
-    global _definitions
-    if _definitions is not None and _definitions[:2] != (route, release):
-        _definitions[2].close()
-        _definitions = None
-    if _definitions is None:
-        _definitions = (route, release, Definitions())
-    return _definitions[2]
+    if _State.definitions is not None and _State.definitions[:2] != (route, release):
+        _State.definitions[2].close()
+        _State.definitions = None
+    if _State.definitions is None:
+        _State.definitions = (route, release, Definitions())
+    return _State.definitions[2]
 
 
 def wheel_installed() -> bool:
@@ -154,18 +159,17 @@ def npu_present() -> bool:
 
 def active() -> Simulation | None:
     """The running simulation."""
-    return _active
+    return _State.active
 
 
 def install(route: Route = "auto", *, release: str | None = None, force: bool = False) -> Simulation:
     """Turns the simulator on for the rest of the process, or until :func:`uninstall`.
 
     ``route``: ``"wheel"`` uses the installed torch_npu, ``"catalogue"`` operators that kvlint defines for
-    ``release`` (the newest by default), ``"auto"`` the wheel where there is one. ``force`` is needed on a machine
-    with an NPU. Must run before the program imports torch_npu or asks for a device.
+    ``release`` (the newest by default), ``"auto"`` the wheel where there is one. ``force`` is needed on a
+    machine with an NPU. Must run before the program imports torch_npu or asks for a device.
     """
-    global _active
-    if _active is not None:
+    if _State.active is not None:
         raise SimulationError("the simulator is on already")
     if npu_present() and not force:
         raise SimulationError("this machine has an NPU; ask for the simulator explicitly (force=True, --sim)")
@@ -180,7 +184,7 @@ def install(route: Route = "auto", *, release: str | None = None, force: bool = 
         raise SimulationError("route catalogue: the real torch_npu is imported already")
     simulation = Simulation(chosen, _release(chosen, release))
     simulation.start()
-    _active = simulation
+    _State.active = simulation
     return simulation
 
 
@@ -203,9 +207,8 @@ def _release(route: str, release: str | None) -> str:
 
 def uninstall() -> None:
     """Turns the simulator off."""
-    global _active
-    if _active is not None:
-        simulation, _active = _active, None
+    if _State.active is not None:
+        simulation, _State.active = _State.active, None
         simulation.stop()
 
 
@@ -214,8 +217,8 @@ def simulate(
     route: Route = "auto", *, release: str | None = None, force: bool = False
 ) -> Iterator[Simulation]:
     """``with simulate():`` NPU code runs on the CPU. Inside another simulation, that one goes on."""
-    if _active is not None:
-        yield _active
+    if _State.active is not None:
+        yield _State.active
         return
     simulation = install(route, release=release, force=force)
     try:
@@ -226,13 +229,13 @@ def simulate(
 
 def kernel_added(full: str) -> None:
     """A program registered a kernel while the simulator is on."""
-    if _active is None or _definitions is None:
+    if _State.active is None or _State.definitions is None:
         return
-    _definitions[2].define_own()
-    _definitions[2].register(full)
+    _State.definitions[2].define_own()
+    _State.definitions[2].register(full)
 
 
 def transfer_cuda() -> None:
     """See :meth:`Simulation.transfer_cuda`."""
-    if _active is not None:
-        _active.transfer_cuda()
+    if _State.active is not None:
+        _State.active.transfer_cuda()

@@ -24,7 +24,8 @@ def python(tmp_path: Path) -> Run:
     def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.run(  # type: ignore[call-overload, no-any-return]
-            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            check=False,
             **options,
         )  # fmt: skip
 

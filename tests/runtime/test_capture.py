@@ -158,7 +158,8 @@ def test_sampling_takes_every_nth(decode: Path, kvlint_run: Any) -> None:
 
 def test_all_kinds_of_arguments_come_back(tmp_path: Path) -> None:
     given = {
-        "t": torch.arange(6).view(2, 3).t(), "empty": torch.zeros(0, 4), "half": torch.ones(2, dtype=torch.bfloat16),
+        "t": torch.arange(6).view(2, 3).t(), "empty": torch.zeros(0, 4),
+        "half": torch.ones(2, dtype=torch.bfloat16),
         "scalar": torch.tensor(3), "flag": torch.tensor([True]), "list": [1, 2], "none": None, "text": "TND",
         "ratio": 0.1, "tensors": [torch.ones(1), torch.zeros(1)], "dtype": torch.float16, "yes": True,
     }  # fmt: skip
@@ -208,7 +209,8 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "tensor content": (lambda d: flip(first_tensor(d), -2), "is damaged (its content has changed)"),
     "foreign path": (
         lambda d: (d / "calls" / "00000001.json").write_text(
-            '{"operator": "", "given": {"x": {"tensor": "../../x"}}, "results": [], "mutated": {}, "place": ""}'
+            '{"operator": "", "given": {"x": {"tensor": "../../x"}}, '
+            '"results": [], "mutated": {}, "place": ""}'
         ),
         "has no valid name",
     ),

@@ -1,7 +1,8 @@
 """Attention modules written as for Ascend, one per cache style, and the same mathematics in float64.
 
-All keep bfloat16 weights, serve ragged requests, and are called once per phase: ``module(x, lens, first)`` where
-``x`` [T, H] holds the new tokens of all requests, ``lens`` how many each has, and ``first`` its length so far.
+All keep bfloat16 weights, serve ragged requests, and are called once per phase: ``module(x, lens, first)``
+where ``x`` [T, H] holds the new tokens of all requests, ``lens`` how many each has, and ``first`` its length
+so far.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class ContiguousBSH(Attention):
         mode = {"sparse_mode": 3, "atten_mask": self.mask} if longest > 1 else {}
         out, _ = torch_npu.npu_fused_infer_attention_score(
             padded(q), self.keys, self.values, num_heads=self.heads, num_key_value_heads=self.kv_heads,
-            input_layout="BSH", scale=self.scale, actual_seq_lengths=lens, actual_seq_lengths_kv=total, **mode,
+            input_layout="BSH", scale=self.scale, actual_seq_lengths=lens, actual_seq_lengths_kv=total,
+            **mode,
         )  # fmt: skip
         return torch.cat([out[b, span] for b, span in rows])
 

@@ -25,7 +25,8 @@ def main(route: str) -> None:
         torch_npu.scatter_update_(cache, torch.tensor([3, 5]).npu(), normed, 1)
         paged = torch.empty(2, 4, 64, dtype=torch.bfloat16)
         torch_npu._npu_paged_attention(
-            q[:, 0].reshape(2, 4, 64), k[:1, :8].reshape(1, 8, 4, 64), v[:1, :8].reshape(1, 8, 4, 64), 4, 4, 0.125,
+            q[:, 0].reshape(2, 4, 64), k[:1, :8].reshape(1, 8, 4, 64), v[:1, :8].reshape(1, 8, 4, 64), 4, 4,
+            0.125,
             torch.zeros(2, 1, dtype=torch.int32), torch.tensor([8, 3], dtype=torch.int32), paged,
         )  # fmt: skip
     sums = [t.double().sum().item() for t in (out, lse, normed, cache, paged)]

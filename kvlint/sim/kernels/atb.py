@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def npu_paged_cache_load(
     """The cached rows of all requests, one after another, from ``seq_starts`` on."""
     lens = context_lens.tolist()
     if cumsum:
-        lens = [b - a for a, b in zip(lens, lens[1:], strict=False)]
+        lens = [b - a for a, b in pairwise(lens)]
     size = key_cache.shape[1]
     keys, values = [], []
     for b, n in enumerate(lens):
