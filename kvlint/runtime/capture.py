@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from kvlint import __version__
+import kvlint
 from kvlint.runtime.intercept import Watched
 from kvlint.runtime.store import CapturedCall, CaptureError, Writer
 
 DEFAULT_LIMIT = 2 << 30
+_NOT_THE_PROGRAM = tuple(
+    os.path.dirname(os.path.abspath(path)) + os.sep for path in (kvlint.__file__, torch.__file__)
+)
 
 
 class Capture:
@@ -28,7 +33,7 @@ class Capture:
     """
 
     def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, every: int = 1) -> None:
-        head = {"kvlint": __version__, "torch": torch.__version__, "argv": sys.argv[:1]}
+        head = {"kvlint": kvlint.__version__, "torch": torch.__version__, "argv": sys.argv[:1]}
         self._writer = Writer(folder, head, limit)
         self._every = every
         self._seen: Counter[str] = Counter()
@@ -90,12 +95,11 @@ def _capturing_graph() -> bool:
 
 
 def _place() -> str:
-    frame = sys._getframe(2)
+    """``file:line`` of the innermost frame that is the program's own."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if f"kvlint{'/'}" not in name and "/torch/" not in name and "torch_npu" not in name:
+        if not name.startswith(_NOT_THE_PROGRAM) and os.sep in name:
             return f"{name}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,25 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _typed(value: Any) -> Outcome:
     assert isinstance(value, Outcome)
     return value
+
+
+def run(argv: Sequence[str]) -> int:
+    """``oracle replay argv...``: exit code 1 if a call has wrong numbers, 2 if nothing can be read."""
+    parser = argparse.ArgumentParser(prog="kvlint oracle replay", description="Judge the calls of a capture.")
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--backend", default="sim", help="sim, sdpa or npu [default: sim]")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report there")
+    options = parser.parse_args(argv)
+    try:
+        report = replay(options.folder, options.backend)
+        text = report.json() if options.format == "json" else report.text()
+        if options.output is not None:
+            options.output.write_text(text, encoding="utf-8")
+        else:
+            sys.stdout.write(text)
+    except (CaptureError, OracleError, OSError) as error:
+        sys.stdout.flush()
+        print(f"kvlint: error: {error}", file=sys.stderr)
+        return 2
+    return 1 if report.failed or report.ended_early else 0

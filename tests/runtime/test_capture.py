@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("safetensors")
 
 from kvlint.runtime.replay import replay
+from kvlint.runtime.replay import run as replay_command
 from kvlint.runtime.store import CapturedCall, CaptureError, Reader, Writer
 
 DECODE = """\
@@ -240,3 +241,19 @@ def test_a_folder_that_cannot_be_written(decode: Path, kvlint_run: Any) -> None:
     done = kvlint_run("--capture", "file", "decode.py", "1")
     assert done.returncode == 2
     assert done.stderr.startswith("kvlint: error: capture file: ")
+
+
+def test_the_replay_command(decode: Path, kvlint_run: Any, capsys: Any) -> None:
+    kvlint_run("--capture", "cap", "decode.py", "1")
+    folder = str(decode / "cap")
+    assert replay_command([folder]) == 0
+    assert "2 calls, 0 with wrong numbers" in capsys.readouterr().out
+    assert replay_command([folder, "--format", "json", "--output", str(decode / "r.json")]) == 0
+    assert json.loads((decode / "r.json").read_text())["failed"] == 0
+    assert replay_command([folder, "--backend", "nothing"]) == 2
+    assert replay_command([str(decode / "none")]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(e.startswith("kvlint: error: ") for e in errors)
+    first_tensor_of = next((decode / "cap" / "tensors").iterdir())
+    first_tensor_of.unlink()
+    assert replay_command([folder]) in (1, 2)

@@ -144,7 +144,7 @@ def test_the_out_form_fills_what_it_is_given(torch_npu: Any) -> None:
     )
     assert torch.equal(out[0], wanted)
     assert torch.equal(out[1], lse)
-    with pytest.raises(KernelError, match="buffer is|output 0 must be"):
+    with pytest.raises(KernelError, match=r"buffer is|output 0 must be"):
         torch_npu.npu_fused_infer_attention_score.out(q, k, v, num_heads=4, out=[out[0][:1].clone(), out[1]])
 
 
@@ -209,3 +209,39 @@ def test_the_prolog_writes_the_cache_that_it_promises(torch_npu: Any) -> None:
     a, b = z[..., dim::2], z[..., dim + 1 :: 2]
     c1, s1 = (t[:, None, : rope // 2].double() for t in (cos, sin))
     assert torch.allclose(q_rope.double(), torch.cat([a * c1 - b * s1, b * c1 + a * s1], -1), atol=5e-2)
+
+
+def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: int | None) -> torch.Tensor:
+    """[S, N, D] each, in float64; causal behind ``past`` keys, or everything visible."""
+    k, v = (t.double().repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    scores = torch.einsum("ind,jnd->nij", q.double(), k) * 0.125
+    if past is not None:
+        hidden = torch.arange(len(k))[None] > torch.arange(len(q))[:, None] + past
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return torch.einsum("nij,jnd->ind", scores.softmax(-1), v)
+
+
+def test_unpadded_atb_attention_hides_nothing(torch_npu: Any) -> None:
+    q, k, v = torch.randn(9, 4, 64).half(), torch.randn(9, 2, 64).half(), torch.randn(9, 2, 64).half()
+    out = torch.full_like(q, 7)
+    torch_npu._npu_flash_attention_unpad(q, k, v, torch.tensor([5, 3], dtype=torch.int32), 0.125, 4, 2, out)
+    for rows in (slice(0, 5), slice(5, 8)):
+        assert torch.allclose(out[rows].double(), exact(q[rows], k[rows], v[rows], None), atol=2e-3)
+    assert (out[8] == 7).all()  # lengths that fall short leave the tail alone
+    with pytest.raises(KernelError, match="ATB-12"):
+        torch_npu._npu_flash_attention_unpad(
+            q, k, v, torch.tensor([5, 9], dtype=torch.int32), 0.125, 4, 2, out
+        )
+
+
+def test_atb_attention_behind_a_prefix(torch_npu: Any) -> None:
+    k, v = torch.randn(3, 128, 2, 64).half(), torch.randn(3, 128, 2, 64).half()
+    q, table = torch.randn(10, 4, 64).half(), torch.tensor([[2, 0], [1, 1]], dtype=torch.int32)
+    lens, total = torch.tensor([4, 6], dtype=torch.int32), torch.tensor([132, 6], dtype=torch.int32)
+    mask, out = torch.ones(128, 128).triu(1).half() * -10000, torch.empty_like(q)
+    torch_npu._npu_flash_attention_qlens(q, k, v, table, mask, lens, total, 2, 4, 0.125, out)
+    keys, values = torch.cat([k[2], k[0, :4]]), torch.cat([v[2], v[0, :4]])
+    assert torch.allclose(out[:4].double(), exact(q[:4], keys, values, 128), atol=2e-3)
+    assert torch.allclose(out[4:].double(), exact(q[4:], k[1, :6], v[1, :6], 0), atol=2e-3)
+    with pytest.raises(KernelError, match="ATB-09"):
+        torch_npu._npu_flash_attention_qlens(q, k, v, table, mask, lens, total - 1, 2, 4, 0.125, out)
