@@ -509,3 +509,12 @@ def as_param(argument: Any) -> tuple[str, bool, bool, object]:
 def comparable(param: Param) -> tuple[str, bool, bool, object]:
     listed = param.type == "Tensor[]"  # registered without an alias annotation
     return param.name, param.position is None, param.mutated and not listed, param.default
+
+
+def test_without_a_release_the_newest_one_counts() -> None:
+    newest = catalogue.releases()[-1]
+    for name in catalogue.names():
+        for overload in catalogue.overloads(name):
+            current = catalogue.find(name, overload, newest)
+            if current is not None:
+                assert catalogue.find(name, overload) == current, name
