@@ -378,10 +378,13 @@ def _index() -> dict[str, dict[str, list[_VariantRecord]]]:
 def _parsed(name: str, overload: str) -> tuple[Operator, ...]:
     namespace = next(n for n, by_name in _document()["operators"].items() if name in by_name)
     entry = ENTRIES[namespace][name]
-    return tuple(
+    found = [
         _parse(record["schema"], namespace, entry, _expand(record["releases"]))
         for record in _index()[name][overload]
-    )
+    ]
+    # By the newest carrier: a release train may have had a schema before an older train got its own.
+    order = {release: position for position, release in enumerate(releases())}
+    return tuple(sorted(found, key=lambda operator: order[operator.releases[-1]]))
 
 
 def _expand(spans: list[str]) -> tuple[str, ...]:

@@ -462,8 +462,8 @@ def test_every_release_has_at_most_one_schema_of_an_overload() -> None:
         for overload in overloads(name):
             carried = [r for variant in variants(name, overload) for r in variant.releases]
             assert len(carried) == len(set(carried)), name
-            firsts = [order.index(variant.releases[0]) for variant in variants(name, overload)]
-            assert firsts == sorted(firsts)
+            lasts = [order.index(variant.releases[-1]) for variant in variants(name, overload)]
+            assert lasts == sorted(lasts)
 
 
 # The real thing
@@ -509,3 +509,12 @@ def as_param(argument: Any) -> tuple[str, bool, bool, object]:
 def comparable(param: Param) -> tuple[str, bool, bool, object]:
     listed = param.type == "Tensor[]"  # registered without an alias annotation
     return param.name, param.position is None, param.mutated and not listed, param.default
+
+
+def test_without_a_release_the_newest_one_counts() -> None:
+    newest = releases()[-1]
+    for name in names():
+        for overload in overloads(name):
+            current = find(name, overload, newest)
+            if current is not None:
+                assert find(name, overload) == current, name
