@@ -56,6 +56,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
             from .check import main as check
 
             sys.exit(quietly(lambda: check(values)))
+    if words[:1] == ["run"] and words[1:] not in ([], ["--help"], ["-h"]):
+        # The words after the script are the script's own: typer must not read them.
+        from .cli import start_script
+
+        sys.exit(start_script(words[1:]))
     from .cli import run
 
     sys.exit(quietly(lambda: run(words)))

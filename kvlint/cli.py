@@ -195,6 +195,16 @@ def _oracle(context: typer.Context) -> None:
     raise typer.Exit(quietly(lambda: _extra("oracle", context.args)))
 
 
+@app.command(
+    "run",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def _run(context: typer.Context) -> None:
+    """Run a script, in the simulator or on a device (needs the extra "sim")."""
+    raise typer.Exit(start_script(context.args))
+
+
 @app.command("doctor")
 def _doctor() -> None:
     """Say which oracle backends can run here, and why the others cannot."""
@@ -203,15 +213,31 @@ def _doctor() -> None:
 
 def _extra(name: str, words: list[str]) -> int:
     """Runs a command that lives in an optional part of kvlint."""
-    from importlib.util import find_spec
-
-    for module in ("torch", "numpy"):
-        if find_spec(module) is None:
-            return _fail(f"this needs {module}: pip install 'kvlint[{name}]'")
+    if missing := _missing(name, ("torch", "numpy")):
+        return missing
     from importlib import import_module
 
     application = import_module(f"kvlint.{name}.cli").app
     application(args=words, prog_name=f"kvlint {name}")
+    return 0
+
+
+def start_script(words: list[str]) -> int:
+    """``kvlint run words...``; the exit code is the script's."""
+    if missing := _missing("sim", ("torch", "numpy", "safetensors")):
+        return missing
+    from .runtime.cli import run as start
+
+    return start(words)
+
+
+def _missing(extra: str, modules: tuple[str, ...]) -> int:
+    """2 with a message when something of an extra is not installed, 0 otherwise."""
+    from importlib.util import find_spec
+
+    for module in modules:
+        if find_spec(module) is None:
+            return _fail(f"this needs {module}: pip install 'kvlint[{extra}]'")
     return 0
 
 
