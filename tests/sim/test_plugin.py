@@ -29,7 +29,7 @@ PLAIN = "import sys\ndef test_no_torch():\n    assert 'torch' not in sys.modules
 def run(folder: Path, *words: str, **files: str) -> subprocess.CompletedProcess[str]:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "kvlint.sim.pytest_plugin", *words]
+    command = [sys.executable, "-m", "pytest", "-q", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
