@@ -40,6 +40,8 @@ class Atom:
         object.__setattr__(self, "key", intern(self.key))
 
 
+MAX_TERMS = 256
+
 Monomial = tuple[tuple[Atom, Fraction], ...]
 
 
@@ -112,6 +114,10 @@ class Num:
         return self + (-other)
 
     def __mul__(self, other: Num) -> Num:
+        if len(self.terms) * len(other.terms) > MAX_TERMS:
+            # Written out, a product of many sums is exponentially long.
+            label = f"{_short(self.label)} * {_short(other.label)}"
+            return Num.atom(("product", frozenset((self, other))), label, self.declared and other.declared)
         terms: dict[Monomial, Fraction | float] = {}
         for left, a in self.terms.items():
             for right, b in other.terms.items():
@@ -207,6 +213,10 @@ def _term_label(monomial: Monomial, coefficient: Fraction | float) -> str:
         elif not (text == "1" and over):
             over.insert(0, text)
     return "*".join(over) + "".join(f"/{text}" for text in under)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else label[:37] + "..."
 
 
 def _number(value: Fraction | float) -> str:

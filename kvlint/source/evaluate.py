@@ -140,7 +140,14 @@ class Interpreter(Calls):
             self._step()
             if isinstance(statement, cst.SimpleStatementLine):
                 for small in statement.body:
-                    if not self._small(small, frame):
+                    try:
+                        falls_through = self._small(small, frame)
+                    except RecursionError:
+                        falls_through = True
+                        for name in assigned_names([small]):
+                            key = ("deep", id(small), name)
+                            frame.state.vars[name] = Unknown(key, name, "its expression is nested too deeply")
+                    if not falls_through:
                         return None
             else:
                 following = self._compound(statement, frame)
@@ -166,7 +173,10 @@ class Interpreter(Calls):
             value = self.expr(node.value, frame) if node.value is not None else Const(None)
             frame.returns.append((frame.state, value))
             return False
-        elif isinstance(node, (cst.Raise, cst.Break, cst.Continue)):
+        elif isinstance(node, (cst.Break, cst.Continue)):
+            frame.jumps[isinstance(node, cst.Continue)].append(frame.state)
+            return False
+        elif isinstance(node, cst.Raise):
             return False
         elif isinstance(node, cst.Assert):
             test = self.condition(node.test, frame)
@@ -237,27 +247,40 @@ class Interpreter(Calls):
         return frame.state
 
     def _if(self, node: cst.If, frame: Frame) -> State | None:
-        test = self.condition(node.test, frame)
-        orelse = node.orelse
-        other: Any = [] if orelse is None else [orelse] if isinstance(orelse, cst.If) else body_of(orelse)
-        if isinstance(test, bool):
-            return self.block(body_of(node) if test else other, frame, frame.state)
-        cond, holds = test
-        before = frame.state
-        first = before.assume(cond, holds)
-        second = before.assume(cond, not holds)
-        after_first = self.block(body_of(node), frame, first) if first is not None else None
-        after_second = self.block(other, frame, second) if second is not None else None
-        if after_first is None or after_second is None:
-            return after_first if after_second is None else after_second
-        merged = (
-            self.merge(cond, after_first, after_second)
-            if holds
-            else self.merge(cond, after_second, after_first)
-        )
-        merged.path = before.path
-        merged.assumed = {c: v for c, v in after_first.assumed.items() if after_second.assumed.get(c) == v}
-        return merged
+        # A chain of ``elif`` is a loop here: it may be longer than Python lets calls be nested.
+        arms: list[tuple[Cond, bool, State, State | None]] = []
+        last: State | None
+        while True:
+            test = self.condition(node.test, frame)
+            orelse = node.orelse
+            rest: Any = [] if orelse is None or isinstance(orelse, cst.If) else body_of(orelse)
+            if test is True:
+                last = self.block(body_of(node), frame, frame.state)
+                break
+            if isinstance(test, tuple):
+                cond, holds = test
+                before = frame.state
+                first, second = before.assume(cond, holds), before.assume(cond, not holds)
+                after = self.block(body_of(node), frame, first) if first is not None else None
+                arms.append((cond, holds, before, after))
+                if second is None:
+                    last = None
+                    break
+                frame.state = second
+            if isinstance(orelse, cst.If):
+                node = orelse
+                continue
+            last = self.block(rest, frame, frame.state)
+            break
+        for cond, holds, before, after in reversed(arms):
+            if after is None or last is None:
+                last = after if last is None else last
+                continue
+            merged = self.merge(cond, after, last) if holds else self.merge(cond, last, after)
+            merged.path = before.path
+            merged.assumed = {c: v for c, v in after.assumed.items() if last.assumed.get(c) == v}
+            last = merged
+        return last
 
     def _match(self, node: cst.Match, frame: Frame) -> State | None:
         subject = self.expr(node.subject, frame)
@@ -321,41 +344,67 @@ class Interpreter(Calls):
             element, _items = self._iterate(iterable, node, frame)
         # First pass: what one round leaves, so that the second sees loop-carried values.
         recording, self.recording = self.recording, False
-        state = before.copy()
+        frame.rounds += 1
+        returns = list(frame.returns)
         try:
-            frame.state = state
-            returns = list(frame.returns)
-            if isinstance(node, cst.For) and element is not None:
-                self.assign(node.target, element, frame)
-            after = self.block(body_of(node), frame, frame.state)
-            frame.returns = returns
+            after, broken = self._round(node, element, before.copy(), frame)
         finally:
             self.recording = recording
+            frame.rounds -= 1
+            frame.returns = returns
         head = before.copy()
         if after is not None:
             self._carry(head, before, after, assigned, node, frame)
-        frame.state = head
-        if isinstance(node, cst.For) and element is not None:
-            self.assign(node.target, element, frame)
-        # The head stays as it is: the loop may run no round at all.
-        entered = frame.state.copy()
-        if isinstance(node, cst.While):
-            test = self.condition(node.test, frame)
-            if isinstance(test, tuple):
-                entered = head.assume(*test) or head.copy()
-        entered.path = before.path
-        inner_returns = len(frame.returns)
-        after = self.block(body_of(node), frame, entered)
-        # A return inside a loop happens on some round: no test of this path decides it.
-        for index in range(inner_returns, len(frame.returns)):
-            returned, value = frame.returns[index]
-            marker = Cond("opaque", ("loop-return", id(node), index), label="")
-            frame.returns[index] = (replace(returned, path=(*before.path, (marker, True))), value)
-        result = head if after is None else self.merge(None, after, head)
-        result.path = before.path
-        result.assumed = before.assumed
-        if node.orelse is not None:
-            return self.block(body_of(node.orelse), frame, result)
+        test: bool | tuple[Cond, bool] | None = None
+        # In the first pass of an outer loop one round has to do: two would double with every level.
+        if not frame.rounds:
+            frame.state = head
+            if isinstance(node, cst.For) and element is not None:
+                self.assign(node.target, element, frame)
+            # The head stays as it is: the loop may run no round at all.
+            entered = frame.state.copy()
+            if isinstance(node, cst.While):
+                test = self.condition(node.test, frame)
+                if isinstance(test, tuple):
+                    entered = head.assume(*test) or head.copy()
+            entered.path = before.path
+            inner_returns = len(frame.returns)
+            after, broken = self._round(node, None, entered, frame)
+            # A return inside a loop happens on some round: no test of this path decides it.
+            for index in range(inner_returns, len(frame.returns)):
+                returned, value = frame.returns[index]
+                marker = Cond("opaque", ("loop-return", id(node), index), label="")
+                frame.returns[index] = (replace(returned, path=(*before.path, (marker, True))), value)
+        # ``while True`` is left by its breaks alone.
+        ended = self._either([] if test is True else [after, head], before)
+        if ended is not None and node.orelse is not None:
+            ended = self.block(body_of(node.orelse), frame, ended)
+        return self._either([ended, *broken], before)
+
+    def _round(
+        self, node: cst.For | cst.While, element: Value | None, state: State, frame: Frame
+    ) -> tuple[State | None, list[State]]:
+        """One round of a loop: the state for the next round, and the states that its breaks leave."""
+        jumps, frame.jumps = frame.jumps, ([], [])
+        frame.state = state
+        try:
+            if isinstance(node, cst.For) and element is not None:
+                self.assign(node.target, element, frame)
+            after = self.block(body_of(node), frame, frame.state)
+            breaks, continues = frame.jumps
+            return self._either([after, *continues], state), breaks
+        finally:
+            frame.jumps = jumps
+
+    def _either(self, states: list[State | None], before: State) -> State | None:
+        """One state for several that nothing tells apart."""
+        found = [state for state in states if state is not None]
+        if not found:
+            return None
+        result = found[0]
+        for state in found[1:]:
+            result = self.merge(None, result, state)
+        result.path, result.assumed = before.path, before.assumed
         return result
 
     def _carry(
@@ -591,8 +640,9 @@ class Interpreter(Calls):
 
     def _yield(self, node: cst.Yield, frame: Frame) -> Value:
         frame.generator = True
-        if isinstance(node.value, cst.BaseExpression):
-            self.expr(node.value, frame)
+        value = node.value.item if isinstance(node.value, cst.From) else node.value
+        if value is not None:
+            self.expr(value, frame)
         return self._opaque(node, "it is sent into a generator", frame)
 
     def _starred(self, node: Any, frame: Frame) -> Value:

@@ -55,6 +55,11 @@ class _Definition:
     owner: ast.ClassDef | None
     names: frozenset[str]
 
+    @property
+    def steps(self) -> int:
+        """What may be spent on it: more for a long function."""
+        return MAX_STEPS + 2 * sum(1 for _ in ast.walk(self.node))
+
 
 class Project:
     """The files that questions may be answered from.
@@ -102,7 +107,7 @@ class _Reading:
             func = self._function(definition)
             if func is None:
                 continue
-            self.interpreter.limit = MAX_STEPS if definition.names & self.callees else CALLER_STEPS
+            self.interpreter.limit = definition.steps if definition.names & self.callees else CALLER_STEPS
             self._evaluate(func)
             self._trees[func.node] = definition.node
         self._module_level()

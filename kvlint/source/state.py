@@ -108,3 +108,7 @@ class Frame:
     globals_: frozenset[str] = frozenset()
     calls: dict[cst.Call, list[Any]] = field(default_factory=dict)
     generator: bool = False
+    jumps: tuple[list[State], list[State]] = field(default_factory=lambda: ([], []))
+    """States at the breaks and at the continues of the loop around."""
+    rounds: int = 0
+    """How many loops are in their first pass."""
