@@ -101,8 +101,8 @@ class LengthIncrementedInLayer(Rule):
         """Reports the increment."""
         name = event.detail["name"]
         return violated(
-            f"{name} is {event.detail['how']} in {event.detail['method']}(), which runs once per layer: "
-            "later layers see a length that is too large",
+            f"{name} is {event.detail['how']} in {event.detail['method']}(), which runs once per layer, "
+            "but a step advances the length once",
             event.place,
             event.notes,
             f"Advance {name} once per step in the code that drives the layers.",
