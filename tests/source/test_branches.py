@@ -183,6 +183,49 @@ class TestLoops:
         call = within(f"mode, mask = 0, None\nwhile n():\n    {CALL}\n    mode = mode + 1")
         assert not call.arg("sparse_mode").constant.known
 
+    @pytest.mark.parametrize("jump", ["break", "continue"])
+    def test_what_is_set_before_a_jump_counts_after_the_loop(self, jump: str) -> None:
+        call = within(f"""
+            mode, mask = 3, None
+            for t in a:
+                if t.good:
+                    mask = t.mask
+                    {jump}
+                n()
+            {CALL}
+        """)
+        assert call.arg("mask").is_none.unknown
+        assert verdict(call) is not Outcome.VIOLATED
+
+    def test_a_break_skips_the_else_of_the_loop(self) -> None:
+        call = within(f"""
+            for mask in a:
+                if mask:
+                    mode = 3
+                    break
+            else:
+                return
+            {CALL}
+        """)
+        assert modes(call) == {3}
+
+    def test_an_endless_loop_is_left_by_its_breaks_alone(self) -> None:
+        call = within(f"mode, mask = 0, None\nwhile True:\n    mode = 3\n    if n():\n        break\n{CALL}")
+        assert modes(call) == {3}
+
+    def test_a_jump_in_an_inner_loop_stays_there(self) -> None:
+        call = within(f"""
+            mask = None
+            for t in a:
+                for s in t:
+                    break
+                mode = 3
+            else:
+                mode = 3
+            {CALL}
+        """)
+        assert modes(call) == {3}
+
     def test_else_of_a_loop(self) -> None:
         call = within(f"mask = None\nfor t in a:\n    pass\nelse:\n    mode = 3\n{CALL}")
         assert modes(call) == {3}
