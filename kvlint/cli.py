@@ -208,7 +208,18 @@ def _run(context: typer.Context) -> None:
 @app.command("doctor")
 def _doctor() -> None:
     """Say which oracle backends can run here, and why the others cannot."""
-    raise typer.Exit(quietly(lambda: _extra("oracle", ["backends"])))
+
+    def print_it() -> int:
+        from importlib.util import find_spec
+
+        absent = [module for module in ("torch", "numpy") if find_spec(module) is None]
+        if not absent:
+            return _extra("oracle", ["backends"])
+        for backend in ("sim", "sdpa", "npu"):
+            print(f"{backend:<10} not here: {' and '.join(absent)} not installed (pip install 'kvlint[oracle]')")
+        return 0
+
+    raise typer.Exit(quietly(print_it))
 
 
 def _extra(name: str, words: list[str]) -> int:

@@ -106,3 +106,16 @@ class TestTop:
     def test_unknown_command(self, kvlint: Kvlint) -> None:
         ran = kvlint("chek")
         assert ran.code == 2 and "No such command" in ran.err
+
+
+def test_doctor_names_what_is_missing(kvlint: Kvlint, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    hidden = {"torch", "numpy"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else found(name))
+    ran = kvlint("doctor")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["sim", "sdpa", "npu"]
+    assert all("torch and numpy not installed" in line for line in lines)
