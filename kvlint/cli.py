@@ -215,8 +215,9 @@ def _doctor() -> None:
         absent = [module for module in ("torch", "numpy") if find_spec(module) is None]
         if not absent:
             return _extra("oracle", ["backends"])
+        reason = f"{' and '.join(absent)} not installed (pip install 'kvlint[oracle]')"
         for backend in ("sim", "sdpa", "npu"):
-            print(f"{backend:<10} not here: {' and '.join(absent)} not installed (pip install 'kvlint[oracle]')")
+            print(f"{backend:<10} not here: {reason}")
         return 0
 
     raise typer.Exit(quietly(print_it))
