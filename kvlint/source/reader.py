@@ -281,6 +281,9 @@ class _Reading:
                 values[param.name] = self._settled(
                     values.get(param.name, ABSENT), binding.places.get(param.name), usage
                 )
+                if record.trail:
+                    # What a caller makes of a copy that it passes in is its own affair.
+                    values[param.name] = _uncopied(values[param.name], record.site.chunk)
         binding = replace(binding, values=values)
         return Call(
             operator, binding, self.target, record.site, record.assumed, None, use, record.trail, record.path
@@ -293,12 +296,16 @@ class _Reading:
         return value
 
 
-def _uncopied(value: Value) -> Value:
+def _uncopied(value: Value, but: Chunk | None = None) -> Value:
+    """A value that is not known to be a copy, except by what the chunk ``but`` does."""
     if isinstance(value, Choice):
-        return replace(value, yes=_uncopied(value.yes), no=_uncopied(value.no))
+        return replace(value, yes=_uncopied(value.yes, but), no=_uncopied(value.no, but))
     if isinstance(value, Join):
-        return replace(value, options=tuple(_uncopied(option) for option in value.options))
+        return replace(value, options=tuple(_uncopied(option, but) for option in value.options))
     if isinstance(value, Tensor) and value.copied is not None:
+        place = value.copied.place
+        if but is not None and isinstance(place, Site) and place.chunk is but:
+            return value
         return replace(value, copied=None, storage=None)
     return value
 
