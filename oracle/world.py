@@ -125,7 +125,7 @@ def seeing(scenario: Scenario, b: int) -> See:
 
 
 def solve(world: World, rows: Sequence[Tensor | None] | None = None) -> list[Truth]:
-    """What a faultless operator gives in this world, in float32."""
+    """What a faultless operator gives in this world, in float32 (float64 for a float32 operator)."""
     if world.split:
         return _solve_split(world, rows)
     return _solve(world, rows)
@@ -147,7 +147,8 @@ def requests_of(world: World, rows: Sequence[Tensor | None] | None = None) -> li
 
 def _solve(world: World, rows: Sequence[Tensor | None] | None) -> list[Truth]:
     requests = requests_of(world, rows)
-    results = attend(requests, world.scale, sink=world.sink, dtype=torch.float32)
+    dtype = torch.float64 if world.scenario.dtype == torch.float32 else torch.float32
+    results = attend(requests, world.scale, sink=world.sink, dtype=dtype)
     truths = [truth_of(r, q) for r, q in zip(results, requests, strict=True)]
     if world.finish is not None:
         outs = world.finish([t.out for t in truths])

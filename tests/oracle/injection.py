@@ -268,7 +268,7 @@ def _shift_slots(by: int) -> Callable[[str, list[Any], Kwargs], bool]:
 def _roll_batch(name: str) -> Callable[[Case, Kwargs], None]:
     def call(case: Case, kw: Kwargs) -> None:
         need(not case.packed and kw.get("block_table") is None and len(case.kv_lens) > 1 and not case.quant)
-        need(not case.rope_dim and case.op != SPARSE)
+        need(not case.rope_dim and case.op != SPARSE and case.layout.startswith("B"))
         kw["key"], kw["value"] = kw["key"].roll(-1, 0), kw["value"].roll(-1, 0)
 
     return call
