@@ -45,7 +45,7 @@ def test_assertion_on_sampled_rows() -> None:
 
 def test_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        test_operators="""
+        test_of_an_operator_repository="""
         import pytest
         import torch
 
@@ -74,7 +74,7 @@ def test_plugin(pytester: pytest.Pytester) -> None:
 
 def test_plugin_refuses_bad_selections(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        test_selection="""
+        test_of_a_bad_selection="""
         import pytest
 
         @pytest.mark.oracle_cases(keyword="no-such-case")
