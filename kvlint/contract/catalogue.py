@@ -75,6 +75,11 @@ class Operator:
         """``name``, or ``name.overload`` for a named overload."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
+    @property
+    def repeats_arguments(self) -> bool:
+        """Whether this is a workspace or shape query with the arguments of the real call."""
+        return self.name.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
+
     def param(self, name: str) -> Param | None:
         """The parameter of that name."""
         return next((p for p in self.params if p.name == name), None)

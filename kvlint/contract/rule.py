@@ -240,6 +240,14 @@ def _conditions(base: Assumptions, world: Assumptions) -> tuple[Note, ...]:
     return tuple(notes)
 
 
+class RunRule(Rule):
+    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
+
+    def applies_to(self, operator: Operator) -> bool:
+        """Whether the obligation exists for an operator."""
+        return super().applies_to(operator) and not operator.repeats_arguments
+
+
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of the ``kvlint.rules`` package, by code."""

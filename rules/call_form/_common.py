@@ -6,7 +6,6 @@ from kvlint.contract.call import Arg, Call
 from kvlint.contract.catalogue import Operator, variants
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond, decide
-from kvlint.contract.rule import Rule
 from kvlint.contract.tri import NO, YES, Fact, Note, Tri, tri
 from kvlint.contract.values import Absent, Const, Unknown, Value
 
@@ -16,19 +15,6 @@ INFERENCE = ("fia", "pfa", "ifa")
 
 RANKS = {"BSH": 3, "SBH": 3, "TND": 3, "NTD": 3, "NSD": 3, "BSND": 4, "BNSD": 4}
 """Number of axes of an unpaged tensor in each layout (contract 1.4)."""
-
-
-class RunRule(Rule):
-    """A rule about a call that computes; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        return super().applies_to(operator) and not repeats_arguments(operator)
-
-
-def repeats_arguments(operator: Operator) -> bool:
-    """Whether this is a workspace or shape query with the arguments of the real call."""
-    return operator.name.split(".")[0].endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
 
 
 def meant(arg: Arg) -> Tri:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import YES, Fact, Note, Tri
 
-from ._common import RunRule, rope, whole
+from ._common import rope, whole
 from .scale_not_head_dim import close
 
 ABSORBED = ("npu_sparse_flash_attention", "_npu_paged_attention_mla", "npu_multi_head_latent_attention")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import RunRule, differ, paged
+from ._common import differ, paged
 
 BATCH_AXIS = {"BSH": 0, "BSND": 0, "BNSD": 0, "SBH": 1}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Tri, tri
 
-from ._common import RunRule, differ, meant, whole
+from ._common import differ, meant, whole
 
 
 class BlockSparseDefaults(RunRule):

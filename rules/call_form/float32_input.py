@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import INFERENCE, RunRule
+from ._common import INFERENCE
 
 REJECTED = ("float32", "float64", "int64", "int16", "bool", "complex64")
 

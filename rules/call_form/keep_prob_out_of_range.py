@@ -6,9 +6,16 @@ import re
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
-
-from ._common import RunRule
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
 DROPPED = re.compile(r"(^|_)(dropout|drop|pdrop)(_p|_prob|_rate|_ratio)?$|^p_?drop(out)?$")
 

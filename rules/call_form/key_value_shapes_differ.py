@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Fact, Tri, all_of, unknown
 
-from ._common import INFERENCE, RunRule, differ
+from ._common import INFERENCE, differ
 
 
 class KeyValueShapesDiffer(RunRule):

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
-
-from ._common import RunRule
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Fact, Note, Tri
 from kvlint.contract.values import Sequence
 
-from ._common import RunRule, differ, head_dim, rope
+from ._common import differ, head_dim, rope
 
 
 class OutputBufferShape(RunRule):

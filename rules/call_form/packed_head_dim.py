@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
-from ._common import RunRule, head_dim, rope, whole
+from ._common import head_dim, rope, whole
 
 KNOWN = ((64, 64, 64), (128, 128, 128), (192, 192, 128), (192, 192, 192), (256, 256, 256))
 """Head dims of query, key and value without rope parts; 256 since CANN 9.0."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 
-from ._common import RunRule
 from .scale_not_head_dim import close
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
 
-from ._common import INFERENCE, RunRule, decode_engine, differ, paged, whole
+from ._common import INFERENCE, decode_engine, differ, paged, whole
 
 
 class PseForm(RunRule):

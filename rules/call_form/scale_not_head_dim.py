@@ -6,10 +6,19 @@ import math
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Note, Tri
 
-from ._common import RunRule, rope
+from ._common import rope
 
 
 class ScaleNotHeadDim(RunRule):

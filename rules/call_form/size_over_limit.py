@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import PROVED, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Fact
 
-from ._common import INFERENCE, RunRule, decode_engine, paged, whole
+from ._common import INFERENCE, decode_engine, paged, whole
 
 
 class SizeOverLimit(RunRule):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Note
 from kvlint.contract.values import Choice
-
-from ._common import RunRule
 
 INPUTS = {
     "fia": ("key", "value", "query_rope", "key_rope"),

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Fact
 
-from ._common import INFERENCE, RANKS, RunRule, decode_engine, rope, whole
+from ._common import INFERENCE, RANKS, decode_engine, rope, whole
 
 
 class UnevenHeadGroups(RunRule):

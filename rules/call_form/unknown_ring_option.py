@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import RunRule, meant
+from ._common import meant
 
 OPTIONS = {
     "kernel_type": ("kernel_type_high_precision",),

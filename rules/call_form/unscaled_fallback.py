@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.paths import Cond
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, violated
 from kvlint.contract.tri import Note
 from kvlint.contract.values import Choice, Const, Unknown, Value
-
-from ._common import RunRule
 
 
 class UnscaledFallback(RunRule):

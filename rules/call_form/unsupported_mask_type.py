@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, violated
 
-from ._common import RunRule, meant
+from ._common import meant
 
 MASK_TYPES: dict[str, tuple[int, ...]] = {
     "_npu_flash_attention_v2": (1, 2, 4, 5, 6),

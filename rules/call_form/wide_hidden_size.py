@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 
-from ._common import RunRule, decode_engine, whole
+from ._common import decode_engine, whole
 
 
 class WideHiddenSize(RunRule):

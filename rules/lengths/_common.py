@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.catalogue import Operator
 from kvlint.contract.keys import is_input, origin
 from kvlint.contract.paths import Cond, decide
-from kvlint.contract.rule import Rule
 from kvlint.contract.tri import NO, Note, Tri, tri
 from kvlint.contract.values import Absent, Const, LengthForm, Sequence, Tensor, Unknown, Value
 
@@ -25,16 +23,6 @@ UNPAD = (
     "_npu_flash_attention_unpad_v2",
     "_npu_flash_attention_v3",
 )
-
-
-class LengthRule(Rule):
-    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        return super().applies_to(operator) and not operator.name.endswith(
-            ("_get_max_workspace", "_infer_output", "_get_workspace")
-        )
 
 
 def cumulative(lengths: Arg) -> Tri:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import UNPAD, LengthRule
+from ._common import UNPAD
 
 HOST = (*UNPAD, "npu_ring_mla")
 PAGED = (
@@ -20,7 +20,7 @@ PAGED = (
 )
 
 
-class AtbLengthTensor(LengthRule):
+class AtbLengthTensor(RunRule):
     """An ATB operator gets lengths that are not an int32 tensor, or not on the host.
 
     ## What it does

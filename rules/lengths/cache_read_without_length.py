@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
-
-from ._common import LengthRule
 
 WRITERS = ("scatter_update_", "npu_scatter_nd_update_")
 
 
-class CacheReadWithoutLength(LengthRule):
+class CacheReadWithoutLength(RunRule):
     """A preallocated cache is read without key lengths and without a mask.
 
     ## What it does

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO, YES, Tri
 
-from ._common import LengthRule, cumulative, keys_paged, one_entry
+from ._common import cumulative, keys_paged, one_entry
 
 BATCHED = ("BSH", "BSND", "BNSD", "SBH")
 
 
-class CumulativeBatchedLengths(LengthRule):
+class CumulativeBatchedLengths(RunRule):
     """Lengths are running sums although the layout has a batch axis.
 
     ## What it does

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import LengthForm
 
-from ._common import SPARSE, LengthRule, cumulative, keys_paged, one_entry, query_packed
+from ._common import SPARSE, cumulative, keys_paged, one_entry, query_packed
 
 
-class CumulativePagedLengths(LengthRule):
+class CumulativePagedLengths(RunRule):
     """Key lengths are running sums although the keys are read through a block table.
 
     ## What it does

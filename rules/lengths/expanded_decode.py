@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 
-from ._common import LengthRule, repeated_input
+from ._common import repeated_input
 
 
-class ExpandedDecode(LengthRule):
+class ExpandedDecode(RunRule):
     """Every token of a request becomes a decode row with the full key length.
 
     ## What it does

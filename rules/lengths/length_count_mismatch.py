@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri, tri
 
-from ._common import SPARSE, LengthRule, query_packed
+from ._common import SPARSE, query_packed
 
 
-class LengthCountMismatch(LengthRule):
+class LengthCountMismatch(RunRule):
     """The number of lengths does not fit the number of sequences.
 
     ## What it does

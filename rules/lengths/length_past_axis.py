@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import YES, Fact, Tri
 
-from ._common import LengthRule
 
-
-class LengthPastAxis(LengthRule):
+class LengthPastAxis(RunRule):
     """A literal length is negative, or larger than the axis or the block table it counts on.
 
     ## What it does

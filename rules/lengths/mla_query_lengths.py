@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
-
-from ._common import LengthRule
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
 
-class MlaQueryLengths(LengthRule):
+class MlaQueryLengths(RunRule):
     """Query lengths are passed to absorbed MLA or int8 NZ attention in a layout with a batch axis.
 
     ## What it does

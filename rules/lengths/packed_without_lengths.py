@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import LengthRule
 
-
-class PackedWithoutLengths(LengthRule):
+class PackedWithoutLengths(RunRule):
     """The TND layout is used without the sequence lengths.
 
     ## What it does

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import LengthForm
 
-from ._common import SPARSE, LengthRule, keys_packed, one_entry, query_packed
+from ._common import SPARSE, keys_packed, one_entry, query_packed
 
 
-class PerSequenceLengths(LengthRule):
+class PerSequenceLengths(RunRule):
     """Packed tokens get one length per sequence; the operator wants running sums.
 
     ## What it does

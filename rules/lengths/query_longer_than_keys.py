@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
-from ._common import LengthRule, keys_paged
+from ._common import keys_paged
 
 
-class QueryLongerThanKeys(LengthRule):
+class QueryLongerThanKeys(RunRule):
     """A sequence of a packed causal call has more query tokens than keys, or more than MLA takes.
 
     ## What it does

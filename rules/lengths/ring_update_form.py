@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO, Tri
 
-from ._common import LengthRule
 
-
-class RingUpdateForm(LengthRule):
+class RingUpdateForm(RunRule):
     """npu_ring_attention_update gets operands or lengths of the wrong form.
 
     ## What it does

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import SPARSE, LengthRule
+from ._common import SPARSE
 
 
-class SparseLengthDtype(LengthRule):
+class SparseLengthDtype(RunRule):
     """A sparse-attention operator or indexer gets length tensors that are not int32.
 
     ## What it does

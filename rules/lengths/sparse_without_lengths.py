@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO, Tri
 
-from ._common import SPARSE, LengthRule, query_packed
+from ._common import SPARSE, query_packed
 
 
-class SparseWithoutLengths(LengthRule):
+class SparseWithoutLengths(RunRule):
     """A sparse-attention operator or indexer lacks the lengths that its layout needs.
 
     ## What it does

@@ -6,13 +6,11 @@ import re
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.paths import Cond
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, violated
 from kvlint.contract.values import Choice, Join, Sequence, Tensor, Value
 
-from ._common import LengthRule
 
-
-class TensorTruthValue(LengthRule):
+class TensorTruthValue(RunRule):
     """Whether an argument is passed hangs on the truth value of a tensor.
 
     ## What it does

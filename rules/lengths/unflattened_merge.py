@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import Sequence, Tensor, Value
 
-from ._common import LengthRule
 
-
-class UnflattenedMerge(LengthRule):
+class UnflattenedMerge(RunRule):
     """npu_attention_update gets partial results of the wrong form.
 
     ## What it does

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 
-from ._common import SPARSE, LengthRule, keys_packed, query_packed
+from ._common import SPARSE, keys_packed, query_packed
 
 
-class UnorderedLengths(LengthRule):
+class UnorderedLengths(RunRule):
     """A literal list of running sums decreases.
 
     ## What it does

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.values import LengthForm
 
-from ._common import UNPAD, LengthRule, cumulative, one_entry
+from ._common import UNPAD, cumulative, one_entry
 
 OPERATORS = (
     *UNPAD,
@@ -16,7 +25,7 @@ OPERATORS = (
 )
 
 
-class UnpadCumulativeLengths(LengthRule):
+class UnpadCumulativeLengths(RunRule):
     """An ATB flash operator gets running sums; its `seq_len` counts each sequence on its own.
 
     ## What it does

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
 
-from ._common import LengthRule, bare_input
+from ._common import bare_input
 
 
-class UnrepeatedLengths(LengthRule):
+class UnrepeatedLengths(RunRule):
     """The rows of the block table are repeated per token, the key lengths are not.
 
     ## What it does

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Fact, Tri
 
-from ._common import LengthRule, keys_packed, query_packed
+from ._common import keys_packed, query_packed
 
 
-class WrongLastLength(LengthRule):
+class WrongLastLength(RunRule):
     """The last running sum is not the number of packed tokens.
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 
-from ._common import LengthRule, keys_paged
+from ._common import keys_paged
 
 
-class ZeroKvLengths(LengthRule):
+class ZeroKvLengths(RunRule):
     """All key lengths of a packed paged call are 0.
 
     ## What it does

@@ -5,44 +5,16 @@ from __future__ import annotations
 import re
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.catalogue import Operator
 from kvlint.contract.num import Atom, Num
-from kvlint.contract.paths import Cond, decide
-from kvlint.contract.rule import Rule
-from kvlint.contract.tri import Fact, Note, Tri, tri
-from kvlint.contract.values import Absent, Choice, Const, Join, Tensor, Unknown, Value
+from kvlint.contract.paths import Cond
+from kvlint.contract.tri import Fact, Tri, tri
+from kvlint.contract.values import Choice, Join, Tensor, Unknown, Value
 
 COMPRESSED = (2, 3, 4)
 SIDE = 2048
 
 # Token limits from here on are written to mean "no limit" (65535 is the usual spelling in vision models).
 UNLIMITED = 65535
-
-
-class MaskRule(Rule):
-    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        return super().applies_to(operator) and not operator.name.endswith(
-            ("_get_max_workspace", "_infer_output", "_get_workspace")
-        )
-
-
-def meant(arg: Arg) -> Tri:
-    """Whether a value is passed, as the author means it: one that is passed on and not None here.
-
-    Weaker than ``present``. Use it where the other arguments make no sense without the value.
-    """
-
-    def question(value: Value) -> Tri:
-        if isinstance(value, Unknown):
-            none = decide(Cond("none", value.key), arg.call.assumed)
-            falsy = decide(Cond("truth", value.key), arg.call.assumed) is False
-            return tri(not (none or falsy), Note(f"{arg.name} is {value.label}", value.place))
-        return tri(not (isinstance(value, Absent) or (isinstance(value, Const) and value.value is None)))
-
-    return arg.test(question) if arg.call.opaque is None or arg.given.yes else arg.given
 
 
 def one_token_path(call: Call) -> bool:
@@ -61,9 +33,7 @@ def absorbed(call: Call) -> Tri:
     dim = constant_length(call.head_dim)
     if dim is None:
         return Tri(None, call.head_dim.notes)
-    return tri(dim == 512, *call.head_dim.notes) & (
-        meant(call.arg("query_rope")) | meant(call.arg("key_rope"))
-    )
+    return tri(dim == 512, *call.head_dim.notes) & (call.arg("query_rope").meant | call.arg("key_rope").meant)
 
 
 def mode_among(call: Call, *modes: int) -> Tri:

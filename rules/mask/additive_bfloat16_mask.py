@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Tri
 
-from ._common import MaskRule
 
-
-class AdditiveBfloat16Mask(MaskRule):
+class AdditiveBfloat16Mask(RunRule):
     """A bf16 mask with -inf or -10000 for an ATB flash operator, which wants 1 there.
 
     ## What it does

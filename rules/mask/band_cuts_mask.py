@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import Content
 
-from ._common import UNLIMITED, MaskRule, mode_among
+from ._common import UNLIMITED, mode_among
 
 
-class BandCutsMask(MaskRule):
+class BandCutsMask(RunRule):
     """Token limits in mode 0 disagree with the mask.
 
     ## What it does

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
-
-from ._common import MaskRule
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
 
-class BiasBeforeScale(MaskRule):
+class BiasBeforeScale(RunRule):
     """`pse` of npu_fusion_attention is multiplied by the scale; FIA adds its bias after scaling.
 
     ## What it does

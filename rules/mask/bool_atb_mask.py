@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
-
-from ._common import MaskRule
 
 FLOATS = ("float16", "bfloat16", "float32")
 
 
-class BoolAtbMask(MaskRule):
+class BoolAtbMask(RunRule):
     """An ATB attention operator gets a mask that is not of the query's float dtype.
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import MaskRule, meant, mode_among, sparse_mode
+from ._common import mode_among, sparse_mode
 
 
-class DecodeCompressedMask(MaskRule):
+class DecodeCompressedMask(RunRule):
     """A one-token decode call uses sparse mode 3 or 4 with the compressed mask.
 
     ## What it does
@@ -91,7 +91,7 @@ class DecodeCompressedMask(MaskRule):
     def check(self, call: Call) -> Verdict:
         """Judges the mode of a one-token call."""
         mask, mode = call.arg("mask"), call.arg("sparse_mode")
-        when = meant(mask) & mode_among(call, 3, 4) & call.single_token & call.decode_engine & ~call.rope
+        when = mask.meant & mode_among(call, 3, 4) & call.single_token & call.decode_engine & ~call.rope
         harmless = mask.fill.holds(lambda fill: not fill)
         return require(
             harmless if harmless.yes else NO,

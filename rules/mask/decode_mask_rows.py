@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import NO, YES, Tri
 
-from ._common import SIDE, MaskRule, constant_dim, constant_length, mode_among
+from ._common import SIDE, constant_dim, constant_length, mode_among
 
 
-class DecodeMaskRows(MaskRule):
+class DecodeMaskRows(RunRule):
     """The mask of a one-token call is not (B, ..., S2).
 
     ## What it does

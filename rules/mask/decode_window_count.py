@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import UNLIMITED, MaskRule
+from ._common import UNLIMITED
 
 
-class DecodeWindowCount(MaskRule):
+class DecodeWindowCount(RunRule):
     """`pre_tokens` limits the keys of a paged BSH decode call, although the documentation calls it ignored.
 
     ## What it does

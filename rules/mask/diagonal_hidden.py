@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri
 from kvlint.contract.values import Triangle
 
-from ._common import COMPRESSED, MaskRule, mode_among
+from ._common import COMPRESSED, mode_among
 
 
-class DiagonalHidden(MaskRule):
+class DiagonalHidden(RunRule):
     """The causal mask includes its diagonal, so no token sees itself.
 
     ## What it does

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Tri
 
-from ._common import MaskRule
 
-
-class EverythingHidden(MaskRule):
+class EverythingHidden(RunRule):
     """The mask is non-zero everywhere, so no token sees any key.
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import SIDE, MaskRule, constant_dim, constant_length, mode_among, sparse_mode
+from ._common import SIDE, constant_dim, constant_length, mode_among, sparse_mode
 
 
-class FixedDenseMask(MaskRule):
+class FixedDenseMask(RunRule):
     """A full mask (mode 0 or 1) is always 2048 x 2048, whatever the sequence length.
 
     ## What it does

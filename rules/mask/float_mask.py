@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
-
-from ._common import MaskRule
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
 READ: tuple[str, ...] = ("bool", "int8", "uint8")
 
 
-class FloatMask(MaskRule):
+class FloatMask(RunRule):
     """The attention mask is a float (or another dtype that is not bool, int8 or uint8).
 
     ## What it does

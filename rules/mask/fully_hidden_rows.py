@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+)
 from kvlint.contract.tri import Tri
 
-from ._common import MaskRule, constant_dim, mode_among
+from ._common import constant_dim, mode_among
 
 
-class FullyHiddenRows(MaskRule):
+class FullyHiddenRows(RunRule):
     """A full mask leaves rows without any key, and inner_precise does not correct them.
 
     ## What it does

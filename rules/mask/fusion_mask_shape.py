@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Fact, Tri
 
-from ._common import COMPRESSED, MaskRule, mode_among
+from ._common import COMPRESSED, mode_among
 
 Shape = tuple[Num | None, ...]
 
 
-class FusionMaskShape(MaskRule):
+class FusionMaskShape(RunRule):
     """The mask of npu_fusion_attention is not (S1, S2), (1|B, 1|N, S1, S2).
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO, Fact, Tri
 
-from ._common import MaskRule, mode_among
+from ._common import mode_among
 
 
-class ImpossibleBand(MaskRule):
+class ImpossibleBand(RunRule):
     """`pre_tokens` and `next_tokens` leave no band: both negative, or the band ends before it starts.
 
     ## What it does

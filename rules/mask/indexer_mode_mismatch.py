@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import NO, YES
 
-from ._common import MaskRule, sparse_mode
+from ._common import sparse_mode
 
 ATTENTION = ("npu_sparse_flash_attention", "npu_kv_quant_sparse_flash_attention")
 
 
-class IndexerModeMismatch(MaskRule):
+class IndexerModeMismatch(RunRule):
     """Sparse attention and the indexer that picked its keys use different sparse modes.
 
     ## What it does

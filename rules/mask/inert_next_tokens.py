@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Note, Tri
 from kvlint.contract.values import Absent, Const
 
-from ._common import MaskRule, alternatives, constant_length, one_token_path
+from ._common import alternatives, constant_length, one_token_path
 
 
-class InertNextTokens(MaskRule):
+class InertNextTokens(RunRule):
     """`next_tokens=0` without a mask: the attention is not causal.
 
     ## What it does

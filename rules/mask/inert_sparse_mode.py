@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among, one_token_path, sparse_mode
+from ._common import mode_among, one_token_path, sparse_mode
 
 
-class InertSparseMode(MaskRule):
+class InertSparseMode(RunRule):
     """`npu_fusion_attention` gets a causal sparse mode and no mask, so it computes full attention.
 
     ## What it does

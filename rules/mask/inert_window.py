@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import NO, Note, Tri, tri
 from kvlint.contract.values import Const, Number, Unknown, Value
 
-from ._common import UNLIMITED, MaskRule, alternatives, mode_among, sparse_mode
+from ._common import UNLIMITED, alternatives, mode_among, sparse_mode
 
 
-class InertWindow(MaskRule):
+class InertWindow(RunRule):
     """`pre_tokens` is set to a window in a call that ignores it.
 
     ## What it does

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.values import Polarity, Triangle
 
-from ._common import COMPRESSED, MaskRule, mode_among
+from ._common import COMPRESSED, mode_among
 
 
-class InvertedMask(MaskRule):
+class InvertedMask(RunRule):
     """The mask is non-zero where keys are to be seen; the operator hides these.
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import MaskRule, mode_among
+from ._common import mode_among
 
 
-class LeftUpCausal(MaskRule):
+class LeftUpCausal(RunRule):
     """Sparse mode 2 is right only while the query is as long as the keys.
 
     ## What it does

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant, equal
 from kvlint.contract.tri import Tri
 
-from ._common import MaskRule, mode_among
+from ._common import mode_among
 
 SEQUENCE_AXIS = {"BSH": 1, "BSND": 1, "BNSD": 2, "TND": 0, "SBH": 0}
 
 
-class LeftUpWithCache(MaskRule):
+class LeftUpWithCache(RunRule):
     """Sparse mode 2 is used although the keys are more than the queries.
 
     ## What it does

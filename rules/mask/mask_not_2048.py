@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import PROVED, Confidence, Severity, Verdict, require, undecided, violated
+from kvlint.contract.rule import PROVED, Confidence, RunRule, Severity, Verdict, require, undecided, violated
 from kvlint.contract.tri import Tri
 
-from ._common import COMPRESSED, SIDE, MaskRule, follows_query, mode_among, sparse_mode
+from ._common import COMPRESSED, SIDE, follows_query, mode_among, sparse_mode
 
 
-class MaskNot2048(MaskRule):
+class MaskNot2048(RunRule):
     """The mask of sparse mode 2, 3 or 4 is not the compressed 2048 x 2048 one.
 
     ## What it does

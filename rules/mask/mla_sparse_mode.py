@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 
-from ._common import MaskRule, absorbed, constant_length, mode_among, sparse_mode
+from ._common import absorbed, constant_length, mode_among, sparse_mode
 
 
-class MlaSparseMode(MaskRule):
+class MlaSparseMode(RunRule):
     """Absorbed MLA (separate rope, head dim 512) with a sparse mode it does not have.
 
     ## What it does

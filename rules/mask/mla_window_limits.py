@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Fact, Tri
 
-from ._common import MaskRule, absorbed, mode_among
+from ._common import absorbed, mode_among
 
 
-class MlaWindowLimits(MaskRule):
+class MlaWindowLimits(RunRule):
     """Absorbed MLA in the band mode with limits the operator does not take.
 
     ## What it does

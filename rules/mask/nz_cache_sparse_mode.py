@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 
-from ._common import MaskRule, constant_length, mode_among, sparse_mode
+from ._common import constant_length, mode_among, sparse_mode
 
 
-class NzCacheSparseMode(MaskRule):
+class NzCacheSparseMode(RunRule):
     """Grouped attention over an int8 NZ cache with a sparse mode it does not have.
 
     ## What it does

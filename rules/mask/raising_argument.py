@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
-
-from ._common import MaskRule
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 
 
-class RaisingArgument(MaskRule):
+class RaisingArgument(RunRule):
     """Building an argument raises before the operator runs.
 
     ## What it does

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Tri
 
-from ._common import MaskRule, constant_dim, constant_length, mode_among
+from ._common import constant_dim, constant_length, mode_among
 
 
-class SmallDenseMask(MaskRule):
+class SmallDenseMask(RunRule):
     """A full mask (mode 0 or 1) has fewer rows than queries, or fewer columns than keys.
 
     ## What it does

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among, sparse_mode
+from ._common import mode_among, sparse_mode
 
 
-class SparseModeWithoutMask(MaskRule):
+class SparseModeWithoutMask(RunRule):
     """A sparse mode that needs a mask is given without one.
 
     ## What it does

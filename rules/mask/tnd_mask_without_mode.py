@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among
+from ._common import mode_among
 
 
-class TndMaskWithoutMode(MaskRule):
+class TndMaskWithoutMode(RunRule):
     """A mask is passed with the TND layout while sparse_mode is 0.
 
     ## What it does

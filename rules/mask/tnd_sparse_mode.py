@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among, sparse_mode
+from ._common import mode_among, sparse_mode
 
 
-class TndSparseMode(MaskRule):
+class TndSparseMode(RunRule):
     """Sparse mode 1 or 2 is used with the TND layout, which has only 0, 3 and 4.
 
     ## What it does

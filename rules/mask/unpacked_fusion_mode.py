@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, mode_among, sparse_mode
+from ._common import mode_among, sparse_mode
 
 
-class UnpackedFusionMode(MaskRule):
+class UnpackedFusionMode(RunRule):
     """`sparse_mode` 7 or 8 in a layout with a batch axis, or together with a bias.
 
     ## What it does

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MaskRule, sparse_mode
+from ._common import sparse_mode
 
 MODES = {
     "fia": (0, 1, 2, 3, 4, 9),
@@ -17,7 +17,7 @@ MODES = {
 OTHER = ("npu_sparse_flash_attention", "npu_kv_quant_sparse_flash_attention")
 
 
-class UnsupportedSparseMode(MaskRule):
+class UnsupportedSparseMode(RunRule):
     """`sparse_mode` has a value the operator does not implement.
 
     ## What it does

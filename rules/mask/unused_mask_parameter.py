@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Event, Scope
-from kvlint.contract.rule import Confidence, Severity, Verdict, violated
-
-from ._common import MaskRule
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, violated
 
 
-class UnusedMaskParameter(MaskRule):
+class UnusedMaskParameter(RunRule):
     """A function takes an attention mask, calls the operator without one and never looks at it.
 
     ## What it does

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.values import Content
 
-from ._common import COMPRESSED, MaskRule, mode_among, sparse_mode
+from ._common import COMPRESSED, mode_among, sparse_mode
 
 
-class WrongCompressedMask(MaskRule):
+class WrongCompressedMask(RunRule):
     """The mask of sparse mode 2, 3 or 4 holds something else than the plain causal triangle.
 
     ## What it does

@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.catalogue import Operator
-from kvlint.contract.rule import Rule
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Tri
-
-
-class MlaRule(Rule):
-    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        repeats = operator.name.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
-        return super().applies_to(operator) and not repeats
 
 
 def with_rope(call: Call) -> Tri:

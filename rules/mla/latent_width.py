@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
-
-from ._common import MlaRule
 
 _WIDTHS = {
     "npu_multi_head_latent_attention": (("q_nope", 512), ("q_rope", 64), ("ctkv", 512), ("k_rope", 64)),
@@ -17,7 +15,7 @@ _WIDTHS = {
 }
 
 
-class LatentWidth(MlaRule):
+class LatentWidth(RunRule):
     """A latent or rope tensor has the wrong width for a latent-attention operator of ATB.
 
     ## What it does

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
-from ._common import MlaRule
 
-
-class MissingRopePair(MlaRule):
+class MissingRopePair(RunRule):
     """One of query_rope and key_rope is passed without the other.
 
     ## What it does

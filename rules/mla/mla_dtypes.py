@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.tri import Note, Tri
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 _FLOATS = ("float16", "bfloat16")
 
 
-class MlaDtypes(MlaRule):
+class MlaDtypes(RunRule):
     """Query, key and rope parts have dtypes that do not go together.
 
     ## What it does

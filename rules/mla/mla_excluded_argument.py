@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 _EXCLUDED = (
     "pse_shift",
@@ -22,7 +22,7 @@ _EXCLUDED = (
 )
 
 
-class MlaExcludedArgument(MlaRule):
+class MlaExcludedArgument(RunRule):
     """An argument is passed that split rope parts exclude.
 
     ## What it does

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 _OFFSETS = ("key_quant_offset", "value_quant_offset")
 
 
-class MlaFullQuantForm(MlaRule):
+class MlaFullQuantForm(RunRule):
     """Full-quantised MLA (int8 query with rope parts) lacks or mixes up its arguments.
 
     ## What it does

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import NO
 
-from ._common import MlaRule, absorbed
+from ._common import absorbed
 
 
-class MlaHeadCount(MlaRule):
+class MlaHeadCount(RunRule):
     """Absorbed MLA with more than one KV head, or a query head count that is not served.
 
     ## What it does

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 
-class MlaHeadDim(MlaRule):
+class MlaHeadDim(RunRule):
     """Rope parts are passed on their own with a head dim other than 512 or 128.
 
     ## What it does

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 _ABSORBED = ("BSH", "BSND", "BNSD", "TND", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD")
 _EXPLICIT = ("BSH", "BSND", "BNSD", "TND", "NTD", "NTD_TND", "BSH_BNSD", "BSND_BNSD", "BNSD_BSND")
 
 
-class MlaLayout(MlaRule):
+class MlaLayout(RunRule):
     """input_layout is one that split rope parts do not go with.
 
     ## What it does

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import MlaRule, absorbed
+from ._common import absorbed
 
 
-class MlaLse(MlaRule):
+class MlaLse(RunRule):
     """Absorbed MLA is asked for the log-sum-exp, which CANN 8.5 and older do not give.
 
     ## What it does

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 
-from ._common import MlaRule, absorbed
+from ._common import absorbed
 
 _MOST_BYTES = 1048576
 
 
-class MlaQueryLength(MlaRule):
+class MlaQueryLength(RunRule):
     """Absorbed MLA gets more query tokens than it serves.
 
     ## What it does

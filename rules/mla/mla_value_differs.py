@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Tri
 
-from ._common import MlaRule, absorbed
+from ._common import absorbed
 
 _LATENT = ("npu_sparse_flash_attention",)
 
 
-class MlaValueDiffers(MlaRule):
+class MlaValueDiffers(RunRule):
     """Absorbed MLA gets a value that is not the latent key.
 
     ## What it does

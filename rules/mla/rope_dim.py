@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Fact
 
-from ._common import MlaRule
 
-
-class RopeDim(MlaRule):
+class RopeDim(RunRule):
     """A rope part is not 64 wide.
 
     ## What it does

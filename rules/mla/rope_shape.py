@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import equal, shown
 from kvlint.contract.tri import Tri
 
-from ._common import MlaRule
 
-
-class RopeShape(MlaRule):
+class RopeShape(RunRule):
     """A rope part differs from its query or key in more than the width.
 
     ## What it does

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, violated
 from kvlint.contract.values import Tensor, Unknown
 
-from ._common import MlaRule, with_rope
+from ._common import with_rope
 
 _ROPE = frozenset(("rope", "pe", "kr", "krope"))
 _NOPE = frozenset(("nope", "ckv", "latent", "knope"))
 
 
-class SwappedRopeParts(MlaRule):
+class SwappedRopeParts(RunRule):
     """The rope cache is passed as the key and the latent cache as its rope part.
 
     ## What it does

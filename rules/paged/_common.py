@@ -5,25 +5,10 @@ from __future__ import annotations
 import re
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.catalogue import Operator
 from kvlint.contract.num import Num
-from kvlint.contract.rule import Rule
 from kvlint.contract.sizes import constant, equal, kept_apart
 from kvlint.contract.tri import NO, YES, Fact, Tri, all_of, tri
 from kvlint.contract.values import Absent, Unknown
-
-
-class PagedRule(Rule):
-    """A rule about a call that runs; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        return super().applies_to(operator) and not repeats_arguments(operator)
-
-
-def repeats_arguments(operator: Operator) -> bool:
-    """Whether this is a workspace or shape query with the arguments of the real call."""
-    return operator.name.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
 
 
 def paged(call: Call) -> Tri:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.sizes import equal, kept_apart
 
-from ._common import PagedRule, paged, split_heads
+from ._common import paged, split_heads
 
 # Axis of the block by rank of the cache (contract 1.5).
 _AXIS = {3: 1, 4: 2, 5: 3}
 
 
-class BlockSizeMismatch(PagedRule):
+class BlockSizeMismatch(RunRule):
     """block_size is not the size of the cache's block axis.
 
     ## What it does

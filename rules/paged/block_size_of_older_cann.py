@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Tri
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 
-class BlockSizeOfOlderCann(PagedRule):
+class BlockSizeOfOlderCann(RunRule):
     """The block size is documented, but CANN 8.5 and older reject it.
 
     ## What it does

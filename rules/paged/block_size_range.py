@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import Tri
 
-from ._common import PagedRule, no_rope, paged
+from ._common import no_rope, paged
 
 _BATCHED = ("BSH", "BSND", "BNSD")
 
 
-class BlockSizeRange(PagedRule):
+class BlockSizeRange(RunRule):
     """The block size is not one the operator can work with.
 
     ## What it does

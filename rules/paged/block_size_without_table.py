@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call, leaves
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.values import Absent, Const
 
-from ._common import PagedRule
 
-
-class BlockSizeWithoutTable(PagedRule):
+class BlockSizeWithoutTable(RunRule):
     """block_size is passed, but there is never a block table.
 
     ## What it does

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
-
-from ._common import PagedRule
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
 
-class BlockTableDtype(PagedRule):
+class BlockTableDtype(RunRule):
     """The block table is not int32.
 
     ## What it does

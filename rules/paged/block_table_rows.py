@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.sizes import equal, kept_apart
 from kvlint.contract.tri import Fact, Tri
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 
-class BlockTableRows(PagedRule):
+class BlockTableRows(RunRule):
     """The block table does not have one row per sequence of the call.
 
     ## What it does

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 
-from ._common import PagedRule, paged, split_heads
+from ._common import paged, split_heads
 
 
-class BnbsndCache(PagedRule):
+class BnbsndCache(RunRule):
     """The paged cache is (blocks, block, heads, dim), which is not a layout of the operator.
 
     ## What it does

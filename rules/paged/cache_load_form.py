@@ -6,15 +6,13 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant, equal, shown
 from kvlint.contract.tri import Fact, tri
 from kvlint.contract.values import LengthForm
 
-from ._common import PagedRule
 
-
-class CacheLoadForm(PagedRule):
+class CacheLoadForm(RunRule):
     """npu_paged_cache_load gets lengths, starts or a cache that do not go together.
 
     ## What it does

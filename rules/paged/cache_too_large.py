@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from math import prod
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Tri, tri
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 _MOST = 2**31 - 1
 
 
-class CacheTooLarge(PagedRule):
+class CacheTooLarge(RunRule):
     """The paged cache has more elements than the operator can address.
 
     ## What it does

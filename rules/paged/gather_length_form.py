@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.values import LengthForm
 
-from ._common import PagedRule
 
-
-class GatherLengthForm(PagedRule):
+class GatherLengthForm(RunRule):
     """seq_lens of npu_gather_pa_kv_cache is not what is_seq_lens_cumsum says.
 
     ## What it does

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant, equal
 from kvlint.contract.tri import Tri
-
-from ._common import PagedRule
 
 _NZ = (16, 32)
 
 
-class HeadsFirstAtbCache(PagedRule):
+class HeadsFirstAtbCache(RunRule):
     """An ATB operator gets a cache with the heads before the block axis.
 
     ## What it does

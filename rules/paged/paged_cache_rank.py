@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call, leaves
-from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 from kvlint.contract.sizes import constant
 from kvlint.contract.tri import NO, Tri
 
-from ._common import PagedRule, paged, split_heads
+from ._common import paged, split_heads
 
 _NO_4D = ("BSH", "BSND", "BSH_NBSD", "BSND_NBSD", "BSH_BNSD", "BSND_BNSD")
 
 
-class PagedCacheRank(PagedRule):
+class PagedCacheRank(RunRule):
     """The paged cache has a number of axes that its layout does not take.
 
     ## What it does

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.sizes import constant, equal, shown
 from kvlint.contract.tri import NO, Tri, tri
 
-from ._common import PagedRule, paged, split_heads
+from ._common import paged, split_heads
 
 
-class PagedHeadsAxis(PagedRule):
+class PagedHeadsAxis(RunRule):
     """The paged cache holds another number of KV heads than the call says.
 
     ## What it does

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 
-class PagedQuantisedQuery(PagedRule):
+class PagedQuantisedQuery(RunRule):
     """An int8 query, or an int4 cache, together with a block table.
 
     ## What it does

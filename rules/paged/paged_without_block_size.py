@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import NO
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 
-class PagedWithoutBlockSize(PagedRule):
+class PagedWithoutBlockSize(RunRule):
     """A block table is passed, block_size is left at 0.
 
     ## What it does

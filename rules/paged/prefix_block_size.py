@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
-
-from ._common import PagedRule
 
 _CACHED = ("_npu_flash_attention_qlens", "_npu_flash_attention_prefix_v2")
 
 
-class PrefixBlockSize(PagedRule):
+class PrefixBlockSize(RunRule):
     """A prefix operator of ATB gets blocks other than 128 or a head dim it does not serve.
 
     ## What it does

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 
-from ._common import PagedRule
 from .sparse_layout_without_paging import SPARSE
 
 
-class SparseCacheAxes(PagedRule):
+class SparseCacheAxes(RunRule):
     """A sparse operator gets a paged cache whose axes are not (blocks, block, 1, dim).
 
     ## What it does

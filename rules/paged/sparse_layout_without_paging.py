@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.tri import Tri, tri
 
-from ._common import PagedRule, paged
+from ._common import paged
 
 SPARSE = (
     "npu_sparse_flash_attention",
@@ -18,7 +18,7 @@ SPARSE = (
 )
 
 
-class SparseLayoutWithoutPaging(PagedRule):
+class SparseLayoutWithoutPaging(RunRule):
     """A sparse operator gets a block table, but layout_kv does not say PA_BSND, or the layouts do not match.
 
     ## What it does

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 from kvlint.contract.sizes import constant
 
-from ._common import PagedRule
 from .sparse_layout_without_paging import SPARSE
 
 _FULL = 2**63 - 1
@@ -25,7 +24,7 @@ _FIXED: dict[str, dict[str, object]] = {
 }
 
 
-class SparseUnsupportedValue(PagedRule):
+class SparseUnsupportedValue(RunRule):
     """A sparse operator gets a value that it does not serve.
 
     ## What it does

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, Severity, Verdict, require
-
-from ._common import PagedRule
+from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require
 
 
-class SparseWithoutRope(PagedRule):
+class SparseWithoutRope(RunRule):
     """npu_sparse_flash_attention is called without rope parts.
 
     ## What it does

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.catalogue import Operator
 from kvlint.contract.num import Num
-from kvlint.contract.rule import Rule
 from kvlint.contract.tri import NO, YES, Fact, Tri, any_of
 
 FLOATS = ("float16", "bfloat16")
 INT4 = ("int32", "quint4x2")
 """Containers of packed int4 values."""
-
-
-class RunRule(Rule):
-    """A rule about a call that computes; queries that repeat its arguments are not judged again."""
-
-    def applies_to(self, operator: Operator) -> bool:
-        """Whether the obligation exists for an operator."""
-        base = operator.name.split(".")[0]
-        repeats = base.endswith(("_get_max_workspace", "_infer_output", "_get_workspace"))
-        return super().applies_to(operator) and not repeats
 
 
 def decode_engine(call: Call) -> Tri:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import RunRule, decode_engine, whole
+from ._common import decode_engine, whole
 
 
 class Int8OutputConflict(RunRule):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Fact
 
-from ._common import FLOATS, RunRule
+from ._common import FLOATS
 
 RANKS = {0: (1, 2, 3, 4), 1: (2, 3), 2: (1,), 3: (3,), 4: (2,), 5: (3,)}
 """Number of axes a scale can have, by mode."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 
-from ._common import RunRule, whole
+from ._common import whole
 
 EXCLUDED = ("key_quant_offset", "value_quant_offset", "pse_shift", "q_lens", "query_padding", "kv_padding")
 HEADS = ((10, 1), (64, 8), (80, 8), (128, 16))

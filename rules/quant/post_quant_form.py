@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import Fact, tri
 
-from ._common import RunRule, whole
+from ._common import whole
 
 
 class PostQuantForm(RunRule):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Severity, Verdict, require
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
-from ._common import RunRule, kv_scale
+from ._common import kv_scale
 
 
 class SinkConflict(RunRule):

@@ -9,6 +9,7 @@ from kvlint.contract.rule import (
     NOT_APPLICABLE,
     PROVED,
     Confidence,
+    RunRule,
     Severity,
     Verdict,
     require,
@@ -16,7 +17,7 @@ from kvlint.contract.rule import (
     violated,
 )
 
-from ._common import RunRule, shown, whole
+from ._common import shown, whole
 
 
 class SinkForm(RunRule):
