@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -132,6 +132,22 @@ class Arg:
             elif item not in found or isinstance(item, (Tensor, Sequence)):
                 found.append(item)
         return tuple(found)
+
+    @cached_property
+    def alternatives(self) -> list[tuple[Assumptions, Value]]:
+        """Every value the argument can have here, with the tests of this function that lead to it."""
+        found: list[tuple[Assumptions, Value]] = []
+        pending = leaves(self.value, self.call.assumed)
+        while pending:
+            world, item = pending.pop(0)
+            if isinstance(item, Join):
+                pending.extend(leaf for option in item.options for leaf in leaves(option, world))
+                if len(pending) > MAX_ALTERNATIVES:
+                    return []
+            else:
+                base = self.call.assumed
+                found.append(({c: h for c, h in world.items() if not c.remote or c in base}, item))
+        return found
 
     def ask(self, question: Callable[[Value], Fact[T]]) -> Fact[T]:
         """Joins the answers about every alternative."""
@@ -718,6 +734,25 @@ class Call:
         return Call(
             self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail
         )
+
+    def with_values(self, values: Mapping[str, Value], assumed: Assumptions | None = None) -> Call:
+        """The same call with other values for some parameters, under more assumptions."""
+        binding = replace(self.binding, values={**self.binding.values, **values}) if values else self.binding
+        return Call(
+            self.operator,
+            binding,
+            self.target,
+            self.place,
+            self.assumed if assumed is None else assumed,
+            self.scope,
+            self.use,
+            self.trail,
+            self.path,
+        )
+
+    def asked(self) -> Iterator[Arg]:
+        """The arguments that were asked for so far."""
+        yield from {arg.name: arg for arg in self._args.values()}.values()
 
     def has(self, role: str) -> bool:
         """Whether this operator has a parameter with the role."""

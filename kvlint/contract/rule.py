@@ -17,6 +17,7 @@ from .call import Arg, Call, Event, Scope, leaves
 from .catalogue import Operator
 from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
+from .values import Choice, Join
 
 
 class Severity(Enum):
@@ -174,8 +175,6 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
     if all(v.outcome is not Outcome.UNDECIDED for v in verdicts):
         return verdicts
     views = _views(call)
-    if not views:
-        return verdicts
     found: dict[tuple[str, object], Verdict] = {}
     settled = True
     applicable = False
@@ -192,9 +191,65 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
                 settled = False
     if found:
         return list(found.values())
-    if settled:
+    if settled and views:
         return [PROVED if applicable else NOT_APPLICABLE]
-    return verdicts
+    return _by_options(rule, call, verdicts)
+
+
+# How many alternatives are judged one by one before an obligation stays undecided.
+MAX_OPTIONS = 48
+
+
+def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:
+    """The verdicts when every alternative of the arguments the rule asks about is judged alone.
+
+    An obligation that holds for each of them is proved. One that fails for some is not violated: nothing shows
+    that the alternative gets here together with the others.
+    """
+    if not any(isinstance(value, (Choice, Join)) for value in call.binding.values.values()):
+        return verdicts
+    found = _options_judged(rule, call.with_values({}), [MAX_OPTIONS])
+    if len(found) != len(verdicts):
+        return verdicts
+    result = []
+    for before, after in zip(verdicts, found, strict=True):
+        if before.outcome is not Outcome.UNDECIDED or after.outcome is Outcome.VIOLATED:
+            result.append(before)
+        else:
+            result.append(after)
+    return result
+
+
+def _options_judged(rule: Rule, call: Call, budget: list[int]) -> list[Verdict]:
+    """One verdict for each that the rule gives; an undecided one is that of the alternative it hangs on."""
+    budget[0] -= 1
+    verdicts = _verdicts(rule.check(call))
+    if budget[0] <= 0 or all(v.outcome is not Outcome.UNDECIDED for v in verdicts):
+        return verdicts
+    arg = next((a for a in call.asked() if len(a.alternatives) > 1), None)
+    if arg is None:
+        return verdicts
+    joint: list[Verdict] | None = None
+    for assumed, value in arg.alternatives:
+        found = _options_judged(rule, call.with_values({arg.name: value}, assumed), budget)
+        if joint is None:
+            joint = found
+        elif len(joint) != len(found):
+            return verdicts
+        else:
+            joint = [_weaker(a, b) for a, b in zip(joint, found, strict=True)]
+        if all(v.outcome in (Outcome.UNDECIDED, Outcome.VIOLATED) for v in joint):
+            break
+    return joint or verdicts
+
+
+def _weaker(a: Verdict, b: Verdict) -> Verdict:
+    """What holds of two alternatives."""
+    for outcome in (Outcome.UNDECIDED, Outcome.VIOLATED, Outcome.PROVED):
+        for verdict in (a, b):
+            if verdict.outcome is outcome:
+                return verdict
+    return a
 
 
 def _verdicts(result: Iterable[Verdict] | Verdict) -> list[Verdict]:

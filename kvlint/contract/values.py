@@ -117,9 +117,25 @@ class DType(Value):
 
 @dataclass(frozen=True, slots=True)
 class Number(Value):
-    """A symbolic number that is not a constant."""
+    """A symbolic number that is not a constant; ``whole`` when it is certainly an integer."""
 
     num: Num
+    whole: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The type that an annotation or a construction gives a value.
+
+    Attributes:
+        name: "Tensor", "int", "float", "bool", "str", "list", "tuple", "dict", "dtype" or another class.
+        optional: True when it may be None instead.
+        items: for a list the type of its items, for a tuple that of each, for a dict that of its values.
+    """
+
+    name: str
+    optional: bool = False
+    items: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,8 @@ class Unknown(Value):
         label: how the source names it.
         reason: why nothing more is known.
         declared: True for a parameter, attribute or config entry (see :class:`~.num.Atom`).
+        is_tensor: whether it is a tensor, None when that is not known.
+        hint: its declared type; it proves what holds for the type, an odd one proves no fault.
     """
 
     key: Hashable
@@ -138,6 +156,7 @@ class Unknown(Value):
     reason: str = field(compare=False)
     declared: bool = field(default=False, compare=False)
     is_tensor: bool | None = field(default=None, compare=False)
+    hint: Hint | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))

@@ -28,6 +28,7 @@ from .algebra import (
     placed,
     weakened,
 )
+from .annotations import hint_of
 from .chunk import Site
 from .core import Core
 from .module import BadSource
@@ -501,8 +502,7 @@ class Attributes(Core):
             # What the constructor is not given has its default, which ``field(...)`` may compute.
             default = getattr(statements[-1], "value", None)
             if obj.args is None or default is None or isinstance(default, ast.Call):
-                annotated = self._field_type(cls, statements, obj, name, site)
-                return annotated if annotated is not None else unknown
+                return self._field_typed(cls, statements, unknown)
         if key in self._busy:
             return unknown
         self._busy.add(key)
@@ -536,16 +536,13 @@ class Attributes(Core):
         finally:
             self._busy.discard(key)
 
-    def _field_type(
-        self, cls: ClassRef, statements: list[Any], obj: Instance, name: str, site: Any
-    ) -> Value | None:
-        annotation = getattr(statements[0], "annotation", None)
-        text = ast_dotted(annotation) if annotation is not None else ""
-        if text in cls.module.globals:
-            found = self.global_value(cls.module, text)
-            if isinstance(found, ClassRef):
-                return Instance(("attr", obj.key, name), found, label=f"{obj.label}.{name}", place=site)
-        return None
+    def _field_typed(self, cls: ClassRef, statements: list[Any], unknown: Unknown) -> Value:
+        """A field by its annotation."""
+        hint = hint_of(getattr(statements[0], "annotation", None))
+        default = getattr(statements[-1], "value", None)
+        if hint is not None and isinstance(default, ast.Constant) and default.value is None:
+            hint = replace(hint, optional=True)
+        return self.typed(unknown, hint, cls.module)
 
     def _field_given(self, cls: ClassRef, name: str, obj: Instance) -> Value | None:
         if obj.args is None:

@@ -17,6 +17,7 @@ from kvlint.contract.values import (
     Choice,
     Const,
     DType,
+    Hint,
     Join,
     Number,
     Sequence,
@@ -34,6 +35,7 @@ from .algebra import (
     same,
     with_entries,
 )
+from .annotations import hint_of
 from .chunk import Site
 from .module import BadSource, ModuleIndex
 from .objects import (
@@ -74,6 +76,8 @@ from .torchlib import (
 )
 
 T = TypeVar("T")
+
+_SCALARS = frozenset(("int", "float", "bool", "str", "dtype"))
 
 
 class Core:
@@ -152,27 +156,46 @@ class Core:
             return ref
         if kind == "*":
             return Sequence(None, "tuple", key=key, label=name, place=site)
-        if param.annotation is not None:
-            typed = self._annotated(func, param.annotation.annotation, key, name, site)
-            if typed is not None:
-                return typed
-        return Unknown(key, name, "it is a parameter", declared=True, place=site)
+        hint = hint_of(param.annotation.annotation) if param.annotation is not None else None
+        if hint is not None and isinstance(param.default, cst.Name) and param.default.value == "None":
+            # "x: Tensor = None" is how many write "x: Tensor | None = None".
+            hint = replace(hint, optional=True)
+        plain = Unknown(key, name, "it is a parameter", declared=True, place=site)
+        return self.typed(plain, hint, func.module)
 
-    def _annotated(
-        self, func: Func, annotation: cst.BaseExpression, key: Hashable, name: str, site: Site
-    ) -> Value | None:
-        text = annotation.value.strip("'\"") if isinstance(annotation, cst.SimpleString) else ""
-        if isinstance(annotation, cst.Name):
-            text = annotation.value
-        if text.isidentifier():
-            found = self.global_value(func.module, text)
-            if isinstance(found, ClassRef):
-                return Instance(key, found, label=name, place=site)
-            if text in ("int", "float"):
-                return Unknown(key, name, "it is a parameter", declared=True, is_tensor=False, place=site)
-        if isinstance(annotation, cst.Attribute) and dotted_name(annotation) == "torch.Tensor":
-            return Unknown(key, name, "it is a parameter", declared=True, is_tensor=True, place=site)
-        return None
+    def typed(self, value: Unknown, hint: Hint | None, module: ModuleIndex) -> Value:
+        """An unknown value with its declared type; an object when that is a class of the project.
+
+        ``module`` is where the annotation is written.
+        """
+        if hint is None:
+            return value
+        if hint.name == "Tensor":
+            tensor = True if not hint.optional else value.is_tensor
+            return replace(value, hint=hint, is_tensor=tensor)
+        if hint.name in _SCALARS:
+            return replace(value, hint=hint, is_tensor=False)
+        if hint.name in ("list", "tuple", "dict"):
+            return replace(value, hint=hint)
+        found = self._class_named(module, hint.name)
+        if found is not None:
+            return Instance(value.key, found, label=value.label, place=value.place, optional=hint.optional)
+        return value
+
+    def _class_named(self, module: ModuleIndex, dotted: str) -> ClassRef | None:
+        head, *rest = dotted.split(".")
+        if head not in module.globals and not module.stars:
+            return None
+        source = self._defining(module, head, set())
+        found: Value | None = self.global_value(source, head) if source is not None else None
+        for name in rest:
+            if not isinstance(found, Namespace) or not found.name.startswith("project:"):
+                return None
+            inner = self.find_module(module, found.name, -1)
+            if inner is None or name not in inner.globals:
+                return None
+            found = self.global_value(inner, name)
+        return found if isinstance(found, ClassRef) else None
 
     def merge(self, cond: Cond | None, yes: State, no: State) -> State:
         """One state for two paths; ``cond`` tells them apart, None when nothing does."""
@@ -495,6 +518,9 @@ class Core:
     # Defined by the parts that build on this one.
 
     def global_value(self, module: ModuleIndex, name: str) -> Value:
+        raise NotImplementedError
+
+    def _defining(self, module: ModuleIndex, name: str, seen: set[str]) -> ModuleIndex | None:
         raise NotImplementedError
 
     def block(self, statements: Iterable[Any], frame: Frame, state: State) -> State | None:

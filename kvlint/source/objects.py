@@ -45,13 +45,17 @@ class ClassRef(Value):
 
 @dataclass(frozen=True, slots=True)
 class Instance(Value):
-    """An object of a known class; ``args`` are its constructor's, None when unknown."""
+    """An object of a known class; ``args`` are its constructor's, None when unknown.
+
+    ``optional``: it may be None instead.
+    """
 
     key: Hashable
     cls: ClassRef = field(compare=False)
     args: tuple[Value, ...] | None = field(default=None, compare=False)
     kwargs: Mapping[str, Value] | None = field(default=None, compare=False)
     label: str = field(default="object", compare=False)
+    optional: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", intern(self.key))

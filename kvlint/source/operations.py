@@ -364,7 +364,9 @@ class Operations(Names):
             if isinstance(a, (Const, DType)):
                 a, b = b, a
             if isinstance(b, Const) and b.value is None:
-                if isinstance(a, Unknown) and a.is_tensor is not True:
+                if (isinstance(a, Unknown) and a.is_tensor is not True) or (
+                    isinstance(a, Instance) and a.optional
+                ):
                     return test(
                         Cond("none", a.key, label=positive(label(), negative), place=site), not negative
                     )

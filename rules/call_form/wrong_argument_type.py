@@ -122,21 +122,21 @@ class WrongArgumentType(Rule):
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges every argument that is passed."""
         for arg in call.args():
-            if isinstance(arg.value, (Choice, Join)):
-                # The branch with the odd value may belong to a configuration that never gets here.
-                yield undecided(Note(f"{arg.name} differs between paths", arg.place))
-                continue
             fits = arg.test(partial(_fits, arg))
-            if fits.no:
+            if fits.yes:
+                yield PROVED
+            elif isinstance(arg.value, (Choice, Join)):
+                # The branch with the odd value may belong to a configuration that never gets here.
+                yield undecided(fits, Note(f"{arg.name} differs between paths", arg.place))
+            elif fits.no:
                 yield violated(
                     f"{arg.name} is {_kind(arg)}, but the operator takes {_wanted(arg)}, so the call raises",
                     arg,
                     fits.notes,
                     fix=f"Pass {_wanted(arg)}.",
                 )
-            elif fits.unknown:
+            else:
                 yield undecided(fits)
-        yield PROVED
 
 
 def _fits(arg: Arg, value: Value) -> Tri:
@@ -150,10 +150,13 @@ def _fits(arg: Arg, value: Value) -> Tri:
     if isinstance(value, Unknown):
         if value.is_tensor and kind == "str":
             return tri(False, note)
+        if _declared_fits(value, kind, optional, many):
+            return YES
         return Tri(None, (Note(f"{value.label}: {value.reason}", value.place),))
     if isinstance(value, Number):
-        # Arithmetic with an unknown operand may be that of a tensor.
-        return Tri(None, (note,))
+        # Arithmetic with an unknown operand may be that of a tensor, which is taken for a number too.
+        fits = not many and (kind in ("float", "bool") or (kind == "int" and value.whole))
+        return YES if fits else Tri(None, (note,))
     if kind not in ("Tensor", "int", "float", "bool", "str"):
         return YES
     if many:
@@ -166,6 +169,28 @@ def _fits(arg: Arg, value: Value) -> Tri:
         # A dtype is an int to the dispatcher.
         return tri(isinstance(value, DType) and kind == "int", note)
     return tri(_constant_fits(kind, value), note)
+
+
+def _declared_fits(value: Unknown, kind: str, optional: bool, many: bool) -> bool:
+    """Whether the value has a type that the parameter takes, by its annotation or by what makes it."""
+    if value.is_tensor:
+        return kind != "str" and (not many or kind == "int")
+    hint = value.hint
+    if hint is None or (hint.optional and not optional):
+        return False
+    if many:
+        return hint.name in ("list", "tuple") or (hint.name == "Tensor" and kind == "int")
+    return hint.name in _TAKEN.get(kind, ())
+
+
+# What a parameter of each kind takes; a 0-d tensor stands for a number, a dtype for an int.
+_TAKEN = {
+    "Tensor": ("Tensor",),
+    "int": ("int", "bool", "dtype", "Tensor"),
+    "float": ("float", "int", "bool", "Tensor"),
+    "bool": ("bool", "int", "float", "Tensor"),
+    "str": ("str",),
+}
 
 
 def _constant_fits(kind: str, value: Value) -> bool:
