@@ -19,6 +19,7 @@ from kvlint.contract.tri import Note, Place
 from .config import ConfigError, Layer, Settings, show
 from .discovery import Candidate
 from .report.model import Finding, Obligation, Problem, Result, Spot, Step, Tally
+from .source.corpus import Corpora
 from .source.reader import Analysis, Project, SourceError
 from .suppress import Directive, Suppressions, codes_of, leftovers
 
@@ -41,6 +42,7 @@ class Selector:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self.codes: dict[str, str] = {}
+        self.named = {rule.code: rule.name for rule in self.rules}
         for rule in self.rules:
             self.codes[rule.code] = self.codes[rule.name] = rule.code
         self._checked: set[str] = set()
@@ -117,18 +119,22 @@ class Session:
         rules: Sequence[Rule] | None = None,
         project: MakeReader | None = None,
         keep: frozenset[str] = frozenset(),
+        folders: Sequence[str] = (),
         debug: bool = False,
     ) -> None:
-        """``keep``: outcomes whose obligations are kept in the result, and counted."""
+        """``keep``: outcomes whose obligations are kept in the result, and counted.
+
+        ``folders``: what the user asked to check; files below one of them belong together.
+        """
         self.result = result
         self.cwd = cwd
         self.selector = Selector(all_rules() if rules is None else rules)
         self.keep = keep
         self.debug = debug
-        self._make: MakeReader = Project if project is None else project
+        corpora = Corpora(folders)
+        self._make: MakeReader = project or (lambda roots, target: Project(roots, target, corpora))
         self._readers: dict[tuple[tuple[str, ...], Target], Reader] = {}
         self._targets: dict[int, Target] = {}
-        self._names = {rule.code: rule for rule in self.selector.rules}
 
     def validate(self, settings: Settings) -> None:
         """Raises :class:`ConfigError` for settings that name unknown rules or releases."""
@@ -238,6 +244,8 @@ class _File:
         self._text: str | None = None
         self._lines: list[str] | None = None
         self.found: dict[tuple[object, ...], tuple[Finding, tuple[int, int, tuple[int, int] | None]]] = {}
+        self.contexts: dict[tuple[int, str, int], list[tuple[bool, Verdict, str, Place | None]]] = {}
+        """Obligation -> its verdict in each context that the call is reached in; with callers or without."""
 
     def run(self, relevant: bool) -> None:
         """Reads, judges, suppresses, and adds to the result."""
@@ -253,6 +261,7 @@ class _File:
                     self._judge_event(event, scope)
             self.session.result.relevant += bool(sites)
             self.session.result.calls += len(sites)
+            self._count()
         self._finish()
 
     @property
@@ -281,7 +290,11 @@ class _File:
             except Exception as error:  # this rule is lost for this call, the others are not
                 self.session.crashed(self.item.shown, error, f" in {rule.code}")
                 continue
-            for verdict in verdicts:
+            site = id(getattr(call.place, "node", call.place))
+            for index, verdict in enumerate(verdicts):
+                if self.session.keep:
+                    context = (bool(call.trail), verdict, call.operator.name, call.place)
+                    self.contexts.setdefault((site, rule.code, index), []).append(context)
                 self._record(rule, verdict, call.place, call.operator.name, call.trail, call.place)
 
     def _judge_event(self, event: Event, scope: Scope) -> None:
@@ -293,6 +306,9 @@ class _File:
             except Exception as error:
                 self.session.crashed(self.item.shown, error, f" in {rule.code}")
                 continue
+            if self.session.keep:
+                site = (id(event), rule.code, 0)
+                self.contexts.setdefault(site, []).append((False, verdict, "", event.place))
             self._record(rule, verdict, event.place, "", (), None)
 
     def _record(
@@ -304,27 +320,7 @@ class _File:
         trail: Iterable[Note],
         call: Place | None,
     ) -> None:
-        outcome = verdict.outcome
-        if outcome is Outcome.NOT_APPLICABLE:
-            return
-        session = self.session
-        if session.keep:
-            tally = session.result.tallies.get(rule.code)
-            if tally is None:
-                tally = session.result.tallies[rule.code] = Tally(rule.code, rule.name)
-            setattr(tally, outcome.value, getattr(tally, outcome.value) + 1)
-            if outcome.value in session.keep:
-                session.result.obligations.append(
-                    Obligation(
-                        rule.code,
-                        rule.name,
-                        outcome.value,
-                        operator,
-                        self.spot(verdict.place or default),
-                        self._steps(verdict.notes),
-                    )
-                )
-        if outcome is not Outcome.VIOLATED:
+        if verdict.outcome is not Outcome.VIOLATED:
             return
         place, notes = verdict.place or default, verdict.notes
         if place is not None and place.path != self.item.path and default is not None:
@@ -348,6 +344,31 @@ class _File:
         around = (call.line, call.end_line) if call is not None else None
         # One site can be judged in several contexts; the same words at the same place are one finding.
         self.found.setdefault((rule.code, finding.spot.key, finding.message), (finding, (*lines, around)))
+
+    def _count(self) -> None:
+        """Counts every obligation once, and keeps those that the user wants to see.
+
+        A function whose callers are visible is judged by what they pass.
+        """
+        result, keep = self.session.result, self.session.keep
+        for (_, code, _), contexts in self.contexts.items():
+            name = self.session.selector.named[code]
+            called = [context for context in contexts if context[0]] or contexts
+            wanted = [context for context in contexts if context[1].outcome is Outcome.VIOLATED]
+            for outcome in (Outcome.UNDECIDED, Outcome.PROVED):
+                wanted = wanted or [context for context in called if context[1].outcome is outcome]
+            if not wanted:
+                continue
+            _, verdict, operator, default = wanted[0]
+            tally = result.tallies.get(code)
+            if tally is None:
+                tally = result.tallies[code] = Tally(code, name)
+            outcome_name = verdict.outcome.value
+            setattr(tally, outcome_name, getattr(tally, outcome_name) + 1)
+            if outcome_name in keep:
+                spot = self.spot(verdict.place or default)
+                steps = self._steps(verdict.notes)
+                result.obligations.append(Obligation(code, name, outcome_name, operator, spot, steps))
 
     def spot(self, place: Place | None) -> Spot:
         """A place as reports show it."""

@@ -104,7 +104,12 @@ def run(
         if values["coverage"]:
             kept = {"proved", "violated", "undecided"}
         debug = bool(os.environ.get("KVLINT_DEBUG"))
-        return Session(result, cwd, rules=rules, project=project, keep=frozenset(kept), debug=debug)
+        folders = [
+            os.path.join(cwd, path) for path in _paths(values) if os.path.isdir(os.path.join(cwd, path))
+        ]
+        return Session(
+            result, cwd, rules=rules, project=project, keep=frozenset(kept), folders=folders, debug=debug
+        )
 
     flags = config.flags
     if any(flags.layer.selectors()) or flags.per_file_ignores or flags.torch_npu:

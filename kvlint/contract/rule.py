@@ -203,7 +203,7 @@ MAX_OPTIONS = 48
 def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:
     """The verdicts when every alternative of the arguments the rule asks about is judged alone.
 
-    An obligation that holds for each of them is proved. One that fails for some is not violated: nothing shows
+    An obligation that holds for each is proved. One that fails for some is not violated: nothing shows
     that the alternative gets here together with the others.
     """
     if not any(isinstance(value, (Choice, Join)) for value in call.binding.values.values()):

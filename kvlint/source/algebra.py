@@ -163,6 +163,18 @@ def weakened(value: Value) -> Value:
     return value
 
 
+def is_open(value: Value) -> bool:
+    """Whether a value without alternatives could be known better."""
+    if isinstance(value, Tensor):
+        return value.dtypes is None
+    return isinstance(value, Unknown) or (isinstance(value, Number) and value.num.const is None)
+
+
+def is_numeric(value: Value) -> bool:
+    """Whether a value is a number, which differs between configurations."""
+    return isinstance(value, Number) or (isinstance(value, Const) and type(value.value) in (int, float))
+
+
 def is_kept(value: Tensor) -> bool:
     """Whether the memory belongs to a buffer that some object keeps."""
     return isinstance(value.storage, tuple) and value.storage[:1] == ("kept",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,12 @@ from kvlint.contract.values import (
 )
 
 from .algebra import (
+    is_numeric,
+    is_open,
     kept,
     one_of,
     placed,
+    plain_leaves,
     weakened,
 )
 from .annotations import hint_of
@@ -243,12 +246,16 @@ class Attributes(Core):
                 return unknown
             self._busy.add((*cache_key, "attribute"))
             recording, self.recording = self.recording, False
+            cut = self.sites.cut
             try:
                 found = self._resolve_attribute(obj, name, unknown, frame)
+                if obj.args is None:
+                    found = self._from_sites(obj, name, found, site, frame)
             finally:
                 self.recording = recording
                 self._busy.discard((*cache_key, "attribute"))
-            if not isinstance(found, Bound):
+            # What was answered in the middle of another question may be answered better later.
+            if not isinstance(found, Bound) and cut == self.sites.cut:
                 self._attributes[cache_key] = found
         if isinstance(found, Unknown) and found.key == ("attr", obj.key, name):
             return replace(found, label=f"{obj.label}.{name}", place=site)
@@ -276,7 +283,11 @@ class Attributes(Core):
         options = [self._placeheld(option, unknown) for option in options]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
-            options.append(replace(unknown, reason="code outside the class assigns it"))
+            elsewhere = self.sites.assigned(obj.cls, name)
+            if elsewhere is None:
+                options.append(replace(unknown, reason="code outside the class assigns it"))
+            else:
+                options.extend(self._remote(value) for value in elsewhere)
         if self._changed_elsewhere(mro, name):
             options = [weakened(option) for option in options]
         if options and self._overridden(obj, name):
@@ -291,6 +302,44 @@ class Attributes(Core):
         if open_base:
             return replace(unknown, reason="a base class outside this file may set it")
         return unknown
+
+    def _from_sites(self, obj: Instance, name: str, found: Value, site: Site, frame: Frame) -> Value:
+        """An attribute of an object of unknown origin, by what every place that makes one."""
+        if not any(is_open(leaf) for leaf in plain_leaves(found)):
+            return found
+        made = self.sites.made(obj.cls)
+        elsewhere = self.sites.assigned(obj.cls, name) if made else None
+        if elsewhere is None:
+            return found
+        options: list[Value] = []
+        for item in made:
+            value = item.attributes.get(name)
+            if value is None:
+                value = self.instance_attribute(item.instance, name, site, frame)
+            options.append(self._outlived(value, item.heap))
+        options += [self._remote(value) for value in elsewhere]
+        unknown = Unknown(
+            ("attr", obj.key, name), f"{obj.label}.{name}", "how it is set is not visible", True, place=site
+        )
+        options = [self._placeheld(option, unknown) for option in options]
+        joint = one_of(options, found)
+        if not isinstance(joint, Join):
+            return joint
+        # Several numbers are told apart better by the attribute's own name.
+        return found if any(is_open(leaf) or is_numeric(leaf) for leaf in plain_leaves(joint)) else joint
+
+    def _outlived(self, value: Value, heap: Mapping[Hashable, Value]) -> Value:
+        """A value of another function, with the content of its containers."""
+        if isinstance(value, Deferred):
+            # What the call builds is put where it was called.
+            before = value.state.heap
+            value, heap = self.force(value), {**before, **heap}
+        value = self._remote(value)
+        if isinstance(value, Ref):
+            content = heap.get(value.ident)
+            if content is not None:
+                return Frozen(kept(content), dict(heap), place=value.place)
+        return value
 
     def _changed_elsewhere(self, mro: list[ClassRef], name: str) -> bool:
         """Whether code other than the constructors changes the attribute's object in place."""
@@ -341,17 +390,7 @@ class Attributes(Core):
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
-        heap = final.heap
-        if isinstance(value, Deferred):
-            # What the call builds is put where it was called.
-            before = value.state.heap
-            value, heap = self.force(value), {**before, **heap}
-        value = self._remote(value)
-        if isinstance(value, Ref):
-            content = heap.get(value.ident)
-            if content is not None:
-                return Frozen(kept(content), dict(heap), place=value.place)
-        return value
+        return self._outlived(value, final.heap)
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""
@@ -397,7 +436,7 @@ class Attributes(Core):
                 else:
                     arguments[param.name.value] = self._parameter(func, param, kind, state)
         self._states[cache_key] = (None,)
-        final = self._aside(lambda: self._run(func, arguments, state, 2, ())[1])
+        final = self.aside(lambda: self._run(func, arguments, state, 2, ())[1])
         self._states[cache_key] = (final,)
         return final
 
@@ -575,9 +614,12 @@ class Attributes(Core):
         frozen = tuple(self._frozen(a, frame) for a in args)
         named = {k: self._frozen(v, frame) for k, v in kwargs.items()}
         known = opaque is None
-        return Instance(
+        made = Instance(
             key, cls, frozen if known else None, named if known else None, label=cls.name, place=site
         )
+        if self._watch is not None:
+            self._watch.made.append(made)
+        return made
 
     def _super(self, frame: Frame, site: Site) -> Value:
         if frame.owner is None or not frame.me:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+import ast
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import libcst as cst
 
@@ -37,6 +39,7 @@ from .algebra import (
 )
 from .annotations import hint_of
 from .chunk import Site
+from .corpus import Corpus
 from .module import BadSource, ModuleIndex
 from .objects import (
     Bound,
@@ -52,6 +55,7 @@ from .objects import (
     PartialCall,
     Ref,
 )
+from .sites import Sites
 from .state import (
     MAX_DEPTH,
     MAX_LEAVES,
@@ -63,7 +67,6 @@ from .state import (
     State,
 )
 from .syntax import (
-    dotted_name,
     find_def,
     parameters_of,
     text_of,
@@ -80,11 +83,35 @@ T = TypeVar("T")
 _SCALARS = frozenset(("int", "float", "bool", "str", "dtype"))
 
 
+class Files(Protocol):
+    """What is asked of a project's files."""
+
+    def find(self, origin: ModuleIndex, dotted: str, level: int) -> ModuleIndex | None:
+        """The module that ``origin`` imports by that name."""
+
+    def load(self, path: str) -> ModuleIndex | None:
+        """The module in a file."""
+
+    def corpus(self, path: str) -> Corpus | None:
+        """All files of the project that a file belongs to."""
+
+
+@dataclass
+class Watch:
+    """What an evaluation makes and sets."""
+
+    made: list[Instance] = field(default_factory=list)
+    written: list[tuple[Value, str, Value]] = field(default_factory=list)
+    """Object, attribute, value."""
+
+
 class Core:
     """What every part of the evaluation builds on: budgets, alternatives, conditions, merging."""
 
-    def __init__(self, find_module: Callable[[ModuleIndex, str, int], ModuleIndex | None]) -> None:
-        self.find_module = find_module
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.find_module = files.find
+        self.sites = Sites(self)
         self.torch = TorchLib()
         self.records: list[Record] = []
         self.recording = True
@@ -103,6 +130,7 @@ class Core:
         """Attributes that were set to a single element of a buffer that an object keeps."""
         # Where the entries of dicts were written last: findings about ``**options`` point there.
         self._entry_sites: dict[tuple[Hashable, Hashable], Site] = {}
+        self._watch: Watch | None = None
 
     def _step(self) -> None:
         self.steps += 1
@@ -113,7 +141,18 @@ class Core:
         self._serial += 1
         return self._serial
 
-    def _aside(self, question: Callable[[], T]) -> T | None:
+    @contextmanager
+    def watching(self) -> Iterator[Watch]:
+        """Notes the objects made and the attributes set meanwhile, instead of operator calls."""
+        before, recording = self._watch, self.recording
+        watch = self._watch = Watch()
+        self.recording = False
+        try:
+            yield watch
+        finally:
+            self._watch, self.recording = before, recording
+
+    def aside(self, question: Callable[[], T]) -> T | None:
         """Answers a side question within its own budget; None when it costs too much."""
         limit = self.limit
         self.limit = min(limit, self.steps + SIDE_STEPS)
@@ -347,7 +386,7 @@ class Core:
             state = State(
                 {}, dict(call.state.heap), dict(call.state.attrs), call.state.assumed, (), call.state.under
             )
-            answer = self._aside(lambda: self._run(call.func, arguments, state, call.depth + 1, ()))
+            answer = self.aside(lambda: self._run(call.func, arguments, state, call.depth + 1, ()))
             if answer is None:
                 return replace(unknown, reason="the call costs too much to follow")
             result, final = answer
@@ -474,6 +513,15 @@ class Core:
             if isinstance(content, (MapValue, Sequence)):
                 return Frozen(content, {k: v for k, v in frame.state.heap.items()}, place=value.place)
         return value
+
+    def enter(self, func: Func) -> State | None:
+        raise NotImplementedError
+
+    def module_statement(self, module: ModuleIndex, node: ast.stmt) -> State | None:
+        raise NotImplementedError
+
+    def mro(self, cls: ClassRef) -> tuple[list[ClassRef], bool]:
+        raise NotImplementedError
 
     def _writes_self(self, func: Func) -> bool:
         return func.owner is not None and any(

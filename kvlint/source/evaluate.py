@@ -7,6 +7,7 @@ correlated. Calls of known functions are evaluated when somebody asks for their 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,7 @@ from .algebra import (
 )
 from .calls import Calls
 from .chunk import Site
+from .module import BadSource, ModuleIndex
 from .objects import (
     Func,
     MapValue,
@@ -78,6 +80,10 @@ class Interpreter(Calls):
     def run_root(self, func: Func, receiver: Value | None = None) -> None:
         """Evaluates a function on unknown arguments, recording the operator calls in it."""
         self.steps = 0
+        self.enter(func, receiver)
+
+    def enter(self, func: Func, receiver: Value | None = None) -> State | None:
+        """Evaluates a function on unknown arguments; its state at the end, None when it always raises."""
         state = State()
         arguments: dict[str, Value] = {}
         parameters = list(parameters_of(func.node))
@@ -90,7 +96,16 @@ class Interpreter(Calls):
                 arguments[first[0].name.value] = receiver or self.symbolic_instance(func.owner)
         for param, kind in parameters:
             arguments[param.name.value] = self._parameter(func, param, kind, state)
-        self._run(func, arguments, state, 0, ())
+        return self._run(func, arguments, state, 0, ())[1]
+
+    def module_statement(self, module: ModuleIndex, node: ast.stmt) -> State | None:
+        """Evaluates one statement of a module by itself."""
+        try:
+            chunk = module.chunk(node)
+        except BadSource:
+            return None
+        frame = Frame(module, chunk, "<module>", State(), 1)
+        return self.block(chunk.body, frame, frame.state)
 
     def _run(
         self, func: Func, arguments: Mapping[str, Value], state: State, depth: int, trail: tuple[Note, ...]
@@ -485,6 +500,8 @@ class Interpreter(Calls):
                 self.views.append((Site(frame.chunk, target), value, frame))
             for leaf in plain_leaves(base):
                 key = key_of(leaf)
+                if self._watch is not None:
+                    self._watch.written.append((leaf, target.attr.value, value))
                 if not isinstance(leaf, Namespace):
                     frame.state.attrs[(key, target.attr.value)] = value
         elif isinstance(target, cst.Subscript):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from .corpus import Corpora, Corpus
 from .module import BadSource, ModuleIndex, decode
 
 # Packages that are never part of the project; looking for their files would only cost time.
@@ -46,11 +47,13 @@ class Imports:
 
     Args:
         roots: folders that absolute imports are looked up in, besides those above the importing file.
+        corpora: the trees of files to search, shared between projects; without them none is.
     """
 
-    def __init__(self, roots: Iterable[str]) -> None:
+    def __init__(self, roots: Iterable[str], corpora: Corpora | None = None) -> None:
         self._roots = tuple(os.path.abspath(root) for root in roots)
-        self._modules: dict[str, ModuleIndex | None] = {}
+        self._corpora = corpora
+        self._modules: dict[str, ModuleIndex | None] = corpora.modules if corpora is not None else {}
         self._found: dict[tuple[str, str, int], str | None] = {}
 
     def add(self, path: str, source: bytes) -> ModuleIndex:
@@ -59,13 +62,17 @@ class Imports:
         self._modules[os.path.abspath(path)] = module
         return module
 
+    def corpus(self, path: str) -> Corpus | None:
+        """All files of the project that a file belongs to; None for a file by itself."""
+        return self._corpora.of(path) if self._corpora is not None else None
+
     def find(self, origin: ModuleIndex, dotted: str, level: int) -> ModuleIndex | None:
         """The module that ``origin`` means by ``dotted`` with ``level`` leading dots.
 
         Level -1 takes ``dotted`` as ``project:<path>``.
         """
         if level < 0:
-            return self._load(dotted.removeprefix("project:"))
+            return self.load(dotted.removeprefix("project:"))
         if not level and dotted.partition(".")[0] in _EXTERNAL:
             return None
         folder = os.path.dirname(os.path.abspath(origin.path))
@@ -73,7 +80,7 @@ class Imports:
         if key not in self._found:
             self._found[key] = self._locate(folder, dotted, level)
         found = self._found[key]
-        return self._load(found) if found is not None else None
+        return self.load(found) if found is not None else None
 
     def _locate(self, folder: str, dotted: str, level: int) -> str | None:
         tail = dotted.replace(".", os.sep)
@@ -103,7 +110,8 @@ class Imports:
             yield current
         yield from self._roots
 
-    def _load(self, path: str) -> ModuleIndex | None:
+    def load(self, path: str) -> ModuleIndex | None:
+        """The module in a file; None when it cannot be read or parsed."""
         full = os.path.abspath(path)
         if full not in self._modules:
             module: ModuleIndex | None = None

@@ -15,6 +15,7 @@ from kvlint.contract.call import Call, Event, Scope, Target, bind
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
 
 from .chunk import Chunk, Site
+from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
 from .imports import Imports
@@ -67,12 +68,13 @@ class Project:
     Args:
         roots: folders that absolute imports are looked up in.
         target: the stack that the code is meant for.
+        corpora: the trees of files to search; without them only imports are followed.
     """
 
-    def __init__(self, roots: Iterable[str], target: Target) -> None:
+    def __init__(self, roots: Iterable[str], target: Target, corpora: Corpora | None = None) -> None:
         self.target = target
-        self._imports = Imports(roots)
-        self._interpreter = Interpreter(self._imports.find)
+        self._imports = Imports(roots, corpora)
+        self._interpreter = Interpreter(self._imports)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""

@@ -108,7 +108,7 @@ class TestBadFiles:
 class Broken:
     """A reader that fails on one file."""
 
-    def __init__(self, roots, target) -> None:
+    def __init__(self, roots, target, corpora=None) -> None:
         pass
 
     def read(self, path: str, source: bytes) -> Analysis:

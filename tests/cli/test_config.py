@@ -244,9 +244,9 @@ class TestTarget:
         seen = []
 
         class Spy(reader.Project):
-            def __init__(self, roots, target) -> None:
+            def __init__(self, roots, target, corpora=None) -> None:
                 seen.append((roots, target))
-                super().__init__(roots, target)
+                super().__init__(roots, target, corpora)
 
         monkeypatch.setattr("kvlint.analysis.Project", Spy)
         tree(
