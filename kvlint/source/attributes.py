@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract import catalogue
+from kvlint.contract.keys import intern
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Choice,
@@ -23,12 +24,9 @@ from kvlint.contract.values import (
 )
 
 from .algebra import (
-    is_numeric,
-    is_open,
     kept,
     one_of,
     placed,
-    plain_leaves,
     weakened,
 )
 from .annotations import hint_of
@@ -235,6 +233,11 @@ class Attributes(Core):
         cache_key = (obj.key, name)
         found = self._attributes.get(cache_key)
         if found is None:
+            identity = intern(("attr", *cache_key))
+            found = self.better.get(identity)
+            if obj.args is None:
+                self.asked[identity] = (obj, name)
+        if found is None:
             unknown = Unknown(
                 ("attr", obj.key, name),
                 f"{obj.label}.{name}",
@@ -246,16 +249,12 @@ class Attributes(Core):
                 return unknown
             self._busy.add((*cache_key, "attribute"))
             recording, self.recording = self.recording, False
-            cut = self.sites.cut
             try:
                 found = self._resolve_attribute(obj, name, unknown, frame)
-                if obj.args is None:
-                    found = self._from_sites(obj, name, found, site, frame)
             finally:
                 self.recording = recording
                 self._busy.discard((*cache_key, "attribute"))
-            # What was answered in the middle of another question may be answered better later.
-            if not isinstance(found, Bound) and cut == self.sites.cut:
+            if not isinstance(found, Bound):
                 self._attributes[cache_key] = found
         if isinstance(found, Unknown) and found.key == ("attr", obj.key, name):
             return replace(found, label=f"{obj.label}.{name}", place=site)
@@ -283,11 +282,7 @@ class Attributes(Core):
         options = [self._placeheld(option, unknown) for option in options]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
-            elsewhere = self.sites.assigned(obj.cls, name)
-            if elsewhere is None:
-                options.append(replace(unknown, reason="code outside the class assigns it"))
-            else:
-                options.extend(self._remote(value) for value in elsewhere)
+            options.append(replace(unknown, reason="code outside the class assigns it"))
         if self._changed_elsewhere(mro, name):
             options = [weakened(option) for option in options]
         if options and self._overridden(obj, name):
@@ -303,32 +298,7 @@ class Attributes(Core):
             return replace(unknown, reason="a base class outside this file may set it")
         return unknown
 
-    def _from_sites(self, obj: Instance, name: str, found: Value, site: Site, frame: Frame) -> Value:
-        """An attribute of an object of unknown origin, by what every place that makes one."""
-        if not any(is_open(leaf) for leaf in plain_leaves(found)):
-            return found
-        made = self.sites.made(obj.cls)
-        elsewhere = self.sites.assigned(obj.cls, name) if made else None
-        if elsewhere is None:
-            return found
-        options: list[Value] = []
-        for item in made:
-            value = item.attributes.get(name)
-            if value is None:
-                value = self.instance_attribute(item.instance, name, site, frame)
-            options.append(self._outlived(value, item.heap))
-        options += [self._remote(value) for value in elsewhere]
-        unknown = Unknown(
-            ("attr", obj.key, name), f"{obj.label}.{name}", "how it is set is not visible", True, place=site
-        )
-        options = [self._placeheld(option, unknown) for option in options]
-        joint = one_of(options, found)
-        if not isinstance(joint, Join):
-            return joint
-        # Several numbers are told apart better by the attribute's own name.
-        return found if any(is_open(leaf) or is_numeric(leaf) for leaf in plain_leaves(joint)) else joint
-
-    def _outlived(self, value: Value, heap: Mapping[Hashable, Value]) -> Value:
+    def outlived(self, value: Value, heap: Mapping[Hashable, Value]) -> Value:
         """A value of another function, with the content of its containers."""
         if isinstance(value, Deferred):
             # What the call builds is put where it was called.
@@ -390,7 +360,7 @@ class Attributes(Core):
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
-        return self._outlived(value, final.heap)
+        return self.outlived(value, final.heap)
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""

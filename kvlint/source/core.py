@@ -55,7 +55,6 @@ from .objects import (
     PartialCall,
     Ref,
 )
-from .sites import Sites
 from .state import (
     MAX_DEPTH,
     MAX_LEAVES,
@@ -111,7 +110,12 @@ class Core:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.find_module = files.find
-        self.sites = Sites(self)
+        self.better: dict[Hashable, Value] = {}
+        """What the project's other code tells of a parameter or attribute, by its identity."""
+        self.asked: dict[Hashable, tuple[Instance, str]] = {}
+        """The attributes of objects of unknown origin that were read, by their identity."""
+        self.parameters: dict[Hashable, tuple[Func, str]] = {}
+        """The parameters that no caller gave a value, by their identity."""
         self.torch = TorchLib()
         self.records: list[Record] = []
         self.recording = True
@@ -140,6 +144,11 @@ class Core:
     def _next(self) -> int:
         self._serial += 1
         return self._serial
+
+    def forget(self) -> None:
+        """Drops what was worked out of objects, so that what is better known now takes effect."""
+        self._attributes.clear()
+        self.__dict__.pop("_state_cache", None)
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
@@ -200,6 +209,10 @@ class Core:
             # "x: Tensor = None" is how many write "x: Tensor | None = None".
             hint = replace(hint, optional=True)
         plain = Unknown(key, name, "it is a parameter", declared=True, place=site)
+        found = self.better.get(plain.key)
+        if found is not None:
+            return found
+        self.parameters[plain.key] = (func, name)
         return self.typed(plain, hint, func.module)
 
     def typed(self, value: Unknown, hint: Hint | None, module: ModuleIndex) -> Value:

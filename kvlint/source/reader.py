@@ -22,11 +22,14 @@ from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
 from .prefilter import relevant
+from .sites import Sites
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage
 from .walk import walk
 
+# How often a function is evaluated again with what its inputs turned out to be.
+ROUNDS = 3
 CALLER_ROUNDS = 2
 MAX_CALLERS = 200
 # A caller is followed for what it passes down; that is worth less than the calls themselves.
@@ -75,6 +78,7 @@ class Project:
         self.target = target
         self._imports = Imports(roots, corpora)
         self._interpreter = Interpreter(self._imports)
+        self._sites = Sites(self._interpreter)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
@@ -82,14 +86,15 @@ class Project:
             module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        return _Reading(self._interpreter, module, self.target).run()
+        return _Reading(self._interpreter, self._sites, module, self.target).run()
 
 
 class _Reading:
     """The analysis of one module."""
 
-    def __init__(self, interpreter: Interpreter, module: ModuleIndex, target: Target) -> None:
+    def __init__(self, interpreter: Interpreter, sites: Sites, module: ModuleIndex, target: Target) -> None:
         self.interpreter = interpreter
+        self.sites = sites
         self.module = module
         self.target = target
         self.operators = catalogue.names()
@@ -206,6 +211,20 @@ class _Reading:
 
     def _evaluate(self, func: Func) -> None:
         # What was found before a question got too costly counts; the rest stays unknown.
+        interpreter = self.interpreter
+        limit = interpreter.limit
+        records, views = len(interpreter.records), len(interpreter.views)
+        self._run(func)
+        for _ in range(ROUNDS):
+            told = self.sites.improve(interpreter.records[records:])
+            interpreter.limit = limit
+            if not told:
+                break
+            # With what the rest of the project tells of the parameters and attributes that were met.
+            del interpreter.records[records:], interpreter.views[views:]
+            self._run(func)
+
+    def _run(self, func: Func) -> None:
         with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
         seen: set[int] = set()

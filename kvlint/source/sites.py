@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from kvlint.contract.values import Value
+from kvlint.contract.num import Num
+from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
 
-from .algebra import plain_leaves
+from .algebra import is_numeric, one_of, plain_leaves
+from .chunk import Site
+from .evaluate import Interpreter
 from .module import ModuleIndex
-from .objects import ClassRef, Instance
-
-if TYPE_CHECKING:
-    from .core import Core
+from .objects import ClassRef, Func, Instance
+from .state import Frame, OutOfBudget, Record, State
 
 # A class used in more files than this is no detail of one module; its objects are not followed.
 MAX_FILES = 40
 MAX_FAMILY = 12
+MAX_QUESTIONS = 40
+MAX_PARTS = 20_000
+# What one question may cost.
+QUESTION_STEPS = 20_000
 MAX_PLACES = 12
 MAX_MADE = 8
 # Calls that a class is handed to without being made.
@@ -50,50 +55,141 @@ class _Uses:
     """Names that stand for the classes in calls."""
 
 
+def _joint(options: list[Value], plain: Unknown) -> Value | None:
+    """What all places agree on; None when that says nothing."""
+    if not options:
+        return None
+    if all(isinstance(option, Const) and option.value is None for option in options):
+        # Whoever reads it relies on code that is not visible.
+        return replace(plain, reason="it is None wherever it is set", place=options[0].place)
+    joint = one_of(options, plain)
+    leaves = plain_leaves(joint)
+    # Several numbers are told apart better by the name they have here.
+    if isinstance(joint, Join) and any(is_numeric(leaf) for leaf in leaves):
+        return None
+    return joint
+
+
+def _inputs(records: Iterable[Record], interpreter: Interpreter) -> list[Hashable]:
+    """The parameters and attributes that the arguments of calls come from."""
+    found: dict[Hashable, None] = {}
+    pending: list[object] = []
+    for record in records:
+        pending.extend(value for value, _ in record.positional)
+        pending.extend(value for value, _ in record.keywords.values())
+    seen: set[int] = set()
+    pending.reverse()
+    while pending and len(seen) < MAX_PARTS:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, tuple):
+            if part in interpreter.asked or part in interpreter.parameters:
+                found.setdefault(part)
+            pending.extend(item for item in part if isinstance(item, (tuple, Num)))
+        elif isinstance(part, Num):
+            pending.extend(atom.key for atom in part.atoms())
+        elif isinstance(part, Choice):
+            pending += [part.no, part.yes]
+        elif isinstance(part, Join):
+            pending.extend(part.options)
+        elif isinstance(part, Number):
+            pending.append(part.num)
+        elif isinstance(part, Sequence):
+            pending += [part.key, part.element, *(part.items or ())]
+        elif isinstance(part, Unknown):
+            pending.append(part.key)
+        elif isinstance(part, Tensor):
+            pending += [part.key, *(part.shape or ())]
+    return list(found)[:MAX_QUESTIONS]
+
+
 class _TooMany(Exception):
     """Too many files use a class."""
 
 
 class Sites:
-    """Finds the places. One for each interpreter.
+    """Finds them, for the values that reach operator calls.
 
     Args:
-        interpreter: evaluates the functions that make objects.
+        interpreter: evaluates the functions that make objects, and is told what that shows.
     """
 
-    def __init__(self, interpreter: Core) -> None:
+    def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
         self._made: dict[ast.ClassDef, tuple[Made, ...]] = {}
-        self._writers: dict[tuple[ast.ClassDef, str], tuple[Value, ...] | None] = {}
-        self._open: set[ast.ClassDef] = set()
-        self.cut = 0
-        """How often a question was answered with nothing because it was being answered already."""
+        self._tried: set[Hashable] = set()
+
+    def improve(self, records: Iterable[Record]) -> bool:
+        """Follows the parameters and attributes in the arguments of calls; whether that told anything new."""
+        interpreter = self.interpreter
+        told = False
+        for key in _inputs(records, interpreter):
+            if key in self._tried:
+                continue
+            self._tried.add(key)
+            interpreter.steps = 0
+            interpreter.limit = QUESTION_STEPS
+            with suppress(OutOfBudget, RecursionError), interpreter.watching():
+                value = self._answer(key)
+                if value is not None:
+                    interpreter.better[key] = value
+                    told = True
+        if told:
+            interpreter.forget()
+        return told
+
+    def _answer(self, key: Hashable) -> Value | None:
+        interpreter = self.interpreter
+        if key in interpreter.asked:
+            return self._attribute(*interpreter.asked[key])
+        func, name = interpreter.parameters[key]
+        return self._constructor(func, name) if func.name == "__init__" and func.owner is not None else None
+
+    def _attribute(self, obj: Instance, name: str) -> Value | None:
+        """An attribute of an object of unknown origin."""
+        interpreter = self.interpreter
+        made = self.made(obj.cls)
+        elsewhere = self._assigned(obj.cls, name) if made else None
+        if elsewhere is None:
+            return None
+        options: list[Value] = []
+        for item in made:
+            value = item.attributes.get(name)
+            if value is None:
+                site = item.instance.place
+                assert isinstance(site, Site)
+                frame = Frame(obj.cls.module, site.chunk, "", State(), 1)
+                value = interpreter.instance_attribute(item.instance, name, site, frame)
+            options.append(interpreter.outlived(value, item.heap))
+        options += [interpreter.outlived(value, {}) for value in elsewhere]
+        label = f"{obj.label}.{name}"
+        return _joint(options, Unknown(("attr", obj.key, name), label, "", declared=True, place=obj.place))
+
+    def _constructor(self, func: Func, name: str) -> Value | None:
+        """A parameter of a constructor."""
+        interpreter = self.interpreter
+        assert func.owner is not None
+        options: list[Value] = []
+        for item in self.made(func.owner):
+            instance = item.instance
+            given = interpreter.bind(
+                func, [instance, *(instance.args or ())], dict(instance.kwargs or {}), State()
+            )
+            if given is None or name not in given:
+                return None
+            options.append(interpreter.outlived(given[name], item.heap))
+        return _joint(options, Unknown(("given", func.name, name), name, "", declared=True, place=func.place))
 
     def made(self, cls: ClassRef) -> tuple[Made, ...]:
         """Every object of the class; empty when they are not all visible."""
         node = cls.index.node
-        found = self._made.get(node)
-        if found is None:
-            if node in self._open:
-                self.cut += 1
-                return ()
-            self._open.add(node)
-            try:
-                found = self._find(cls)
-            except _TooMany:
-                found = ()
-            finally:
-                self._open.discard(node)
-            self._made[node] = found
-        return found
-
-    def assigned(self, cls: ClassRef, name: str) -> tuple[Value, ...] | None:
-        """What code outside the class assigns to the attribute; None when that is not visible."""
-        key = (cls.index.node, name)
-        if key not in self._writers:
-            self._writers[key] = ()
-            self._writers[key] = self._assigned(cls, name)
-        return self._writers[key]
+        if node not in self._made:
+            self._made[node] = ()
+            with suppress(_TooMany):
+                self._made[node] = self._find(cls)
+        return self._made[node]
 
     def _find(self, cls: ClassRef) -> tuple[Made, ...]:
         family = {cls.index.node: cls}
