@@ -72,10 +72,10 @@ from .syntax import (
 )
 from .torchlib import (
     Test,
-    TorchLib,
     key_of,
     label_of,
 )
+from .transfer import TorchLib
 
 T = TypeVar("T")
 

@@ -539,7 +539,8 @@ class Interpreter(Calls):
                 return value.items[index]
             if isinstance(value.key, tuple) and value.key[:1] == ("shape",):
                 tensor = Tensor(value.key[1], value.label.removesuffix(".shape"), place=value.place)
-                return Number(Num.atom(("dim", tensor.key, index), f"{value.label}[{index}]"), place=site)
+                size = Num.atom(("dim", tensor.key, index), f"{value.label}[{index}]")
+                return Number(size, True, place=site)
             if value.element is not None:
                 return indexed(value.element, index)
         if isinstance(value, Tensor):

@@ -49,6 +49,7 @@ from .syntax import (
 from .torchlib import (
     as_tensor,
     dim_value,
+    is_whole,
     key_of,
     label_of,
     number_of,
@@ -252,7 +253,7 @@ class Library(Containers):
             )
         if name == "range":
             length = number_of(self.force(args[0])) if len(args) == 1 else None
-            element = Number(Num.atom(("range", id(node)), "index"), place=site)
+            element = Number(Num.atom(("range", id(node)), "index"), True, place=site)
             return Sequence(
                 None,
                 "list",
@@ -287,7 +288,7 @@ class Library(Containers):
             )
         elements = [self._iterate(a, site.node, frame)[0] for a in args]
         if name == "enumerate":
-            index = Number(Num.atom(("index", id(site.node)), "index"), place=site)
+            index = Number(Num.atom(("index", id(site.node)), "index"), True, place=site)
             return Sequence(
                 None,
                 "list",
@@ -327,12 +328,13 @@ class Library(Containers):
             if content.items is not None:
                 return Const(len(content.items), place=site)
             if content.length is not None:
-                return scalar(content.length, site)
-            return Number(Num.atom(("len", content.key or id(content)), f"len({content.label})"), place=site)
+                return scalar(content.length, site, True)
+            size = Num.atom(("len", content.key or id(content)), f"len({content.label})")
+            return Number(size, True, place=site)
         if isinstance(content, Tensor):
             return dim_value(content, 0, site)
         if isinstance(content, Unknown):
-            return Number(Num.atom(("dim", content.key, 0), f"len({content.label})"), place=site)
+            return Number(Num.atom(("dim", content.key, 0), f"len({content.label})"), True, place=site)
         if (
             isinstance(content, MapValue)
             and content.open is None
@@ -341,7 +343,7 @@ class Library(Containers):
             return Const(len(content.entries), place=site)
         if isinstance(content, Const) and isinstance(content.value, str):
             return Const(len(content.value), place=site)
-        return Number(Num.atom(("len", key_of(value)), "len(...)"), place=site)
+        return Number(Num.atom(("len", key_of(value)), "len(...)"), True, place=site)
 
     def _to_number(self, name: str, value: Value, site: Site) -> Value:
         if isinstance(value, Const) and isinstance(value.value, (int, float, str)):
@@ -349,12 +351,13 @@ class Library(Containers):
                 return Const(int(value.value) if name == "int" else float(value.value), place=site)
             except (TypeError, ValueError, OverflowError):
                 pass
+        whole = name == "int"
         if isinstance(value, Number):
-            return value
+            return replace(value, whole=whole)
         if isinstance(value, Tensor):
-            return Number(Num.atom(("item", value.key), f"{name}({value.label})"), place=site)
+            return Number(Num.atom(("item", value.key), f"{name}({value.label})"), whole, place=site)
         if isinstance(value, Unknown):
-            return Number(Num.atom(value.key, value.label, value.declared), place=site)
+            return Number(Num.atom(value.key, value.label, value.declared), whole, place=site)
         return Unknown(
             (name, key_of(value)), f"{name}(...)", "its operand is not known", is_tensor=False, place=site
         )
@@ -377,6 +380,7 @@ class Library(Containers):
                     f"{name}({', '.join(n.label for n in known)})",
                     all(n.declared for n in known),
                 ),
+                all(is_whole(v) for v in values),
                 place=site,
             )
         return Unknown(
