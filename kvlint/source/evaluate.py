@@ -41,7 +41,6 @@ from .algebra import (
     plain_leaves,
     same,
 )
-from .calls import Calls
 from .chunk import Site
 from .module import BadSource, ModuleIndex
 from .objects import (
@@ -50,6 +49,7 @@ from .objects import (
     Namespace,
     Ref,
 )
+from .patterns import Arm, Patterns
 from .state import (
     Frame,
     State,
@@ -70,7 +70,7 @@ from .torchlib import (
 )
 
 
-class Interpreter(Calls):
+class Interpreter(Patterns):
     """Evaluates the code of one project.
 
     Args:
@@ -263,7 +263,7 @@ class Interpreter(Calls):
 
     def _if(self, node: cst.If, frame: Frame) -> State | None:
         # A chain of ``elif`` is a loop here: it may be longer than Python lets calls be nested.
-        arms: list[tuple[Cond, bool, State, State | None]] = []
+        arms: list[Arm] = []
         last: State | None
         while True:
             test = self.condition(node.test, frame)
@@ -287,36 +287,7 @@ class Interpreter(Calls):
                 continue
             last = self.block(rest, frame, frame.state)
             break
-        for cond, holds, before, after in reversed(arms):
-            if after is None or last is None:
-                last = after if last is None else last
-                continue
-            merged = self.merge(cond, after, last) if holds else self.merge(cond, last, after)
-            merged.path = before.path
-            merged.assumed = {c: v for c, v in after.assumed.items() if last.assumed.get(c) == v}
-            last = merged
-        return last
-
-    def _match(self, node: cst.Match, frame: Frame) -> State | None:
-        subject = self.expr(node.subject, frame)
-        before = frame.state
-        results: list[State] = []
-        for case in node.cases:
-            state = before.copy()
-            for name in assigned_names([case]):
-                state.vars[name] = Unknown(
-                    ("match", key_of(subject), name), name, "it is bound by a match pattern"
-                )
-            after = self.block(body_of(case), frame, state)
-            if after is not None:
-                results.append(after)
-        results.append(before)
-        merged = results[0]
-        for state in results[1:]:
-            merged = self.merge(None, merged, state)
-        merged.path = before.path
-        merged.assumed = before.assumed
-        return merged
+        return self.join_arms(arms, last)
 
     def _try(self, node: Any, frame: Frame) -> State | None:
         before = frame.state.copy()

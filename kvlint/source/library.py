@@ -56,6 +56,13 @@ from .torchlib import (
     scalar,
 )
 
+# Types of which no value of another built-in type is.
+_PLAIN_TYPES = frozenset(
+    [
+        *(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "tuple", "dict")),
+        "torch.Tensor",
+    ]
+)
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
 
 
@@ -388,20 +395,15 @@ class Library(Containers):
         )
 
     def _isinstance(self, value: Value, kind: Value, site: Site, node: cst.Call, frame: Frame) -> Value:
-        names = [k.name for k in plain_leaves(self.force(kind)) if isinstance(k, Namespace)]
+        kinds = plain_leaves(self.force(kind))
         if isinstance(kind, Sequence) and kind.items is not None:
-            names = [k.name for k in kind.items if isinstance(k, Namespace)]
-        if names:
-            if isinstance(value, Tensor) or (isinstance(value, Unknown) and value.is_tensor):
-                return Const("torch.Tensor" in names, place=site)
-            if isinstance(value, Const):
-                actual = f"builtins.{type(value.value).__name__}"
-                return Const(actual in names, place=site)
-            content = self.deref(value, frame)
-            if isinstance(content, Sequence):
-                return Const(f"builtins.{content.kind}" in names, place=site)
-            if isinstance(content, MapValue):
-                return Const("builtins.dict" in names, place=site)
+            kinds = [self.force(item) for item in kind.items]
+        names = [k.name for k in kinds if isinstance(k, Namespace)]
+        actual = self._types_of(value, frame)
+        if actual and any(name in actual for name in names):
+            return Const(True, place=site)
+        if actual and len(names) == len(kinds) and all(name in _PLAIN_TYPES for name in names):
+            return Const(False, place=site)
         cond = Cond(
             "isinstance",
             key_of(value),
@@ -410,3 +412,15 @@ class Library(Containers):
             place=site,
         )
         return Choice(cond, Const(True), Const(False), place=site)
+
+    def _types_of(self, value: Value, frame: Frame) -> tuple[str, ...]:
+        """The built-in types that a value certainly has."""
+        if isinstance(value, Tensor) or (isinstance(value, Unknown) and value.is_tensor):
+            return ("torch.Tensor",)
+        if isinstance(value, Const):
+            own = f"builtins.{type(value.value).__name__}"
+            return (own, "builtins.int") if isinstance(value.value, bool) else (own,)
+        content = self.deref(value, frame)
+        if isinstance(content, Sequence):
+            return (f"builtins.{content.kind}",)
+        return ("builtins.dict",) if isinstance(content, MapValue) else ()
