@@ -55,6 +55,15 @@ class Triangle:
 
 
 @dataclass(frozen=True, slots=True)
+class Ramp:
+    """Elements that count along the last two axes: ``row * i + column * j + offset``."""
+
+    row: int
+    column: int
+    offset: Num
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """What is known of a tensor's or list's elements.
 
@@ -62,6 +71,8 @@ class Content:
         fill: the constant every element has (``torch.zeros`` ...), or None.
         triangle: where the non-zero elements are, when triangular.
         band: True when the non-zero region is a union of triangles (a window mask).
+        strip: True when the non-zero region lies between two diagonals (the complement of a band).
+        ramp: how the elements count along the axes, when they are positions.
         polarity: meaning of non-zero elements when the construction tells it.
         additive: True for a float mask made to be added to scores.
         lengths: how a length list counts.
@@ -78,6 +89,8 @@ class Content:
     fill: bool | int | float | None = None
     triangle: Triangle | None = None
     band: bool = False
+    strip: bool = False
+    ramp: Ramp | None = None
     polarity: Polarity | None = None
     additive: bool = False
     lengths: LengthForm | None = None

@@ -367,6 +367,8 @@ class Operations(Names):
                         Cond("none", a.key, label=positive(label(), negative), place=site), not negative
                     )
                 return Const(negative, place=site)
+            if isinstance(b, Tensor) and not isinstance(a, Tensor) and kind in (cst.Equal, cst.NotEqual):
+                a, b = b, a
             if isinstance(a, Tensor) and kind in (cst.Equal, cst.NotEqual):
                 return compare(a, "!=" if negative else "==", b, site)
             if isinstance(b, (Const, DType)):
@@ -403,9 +405,11 @@ class Operations(Names):
             if isinstance(a, Tensor):
                 return compare(a, ORDER[kind], b, site)
             symbol = ORDER[kind]
-            if isinstance(a, Const) and not isinstance(b, Const):
+            if (isinstance(a, Const) and not isinstance(b, Const)) or isinstance(b, Tensor):
                 a, b = b, a
                 symbol = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[symbol]
+            if isinstance(a, Tensor):
+                return compare(a, symbol, b, site)
             if (
                 isinstance(b, Const)
                 and isinstance(b.value, (int, float))

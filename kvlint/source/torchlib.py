@@ -27,6 +27,8 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import masks
+
 # What torch.set_default_dtype can make of a tensor created without a dtype.
 DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -426,10 +428,15 @@ def _arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
         size = numbers[0]
     elif len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
         size = numbers[1] - numbers[0]
+    step = integer_of(args[2]) if len(args) > 2 else 1
+    ramp = masks.counting(Num.of(0) if len(args) == 1 else numbers[0] if args else None, step)
+    if step == 1 and len(numbers) == 3 and numbers[0] is not None and numbers[1] is not None:
+        size = numbers[1] - numbers[0]
     floats = any(isinstance(a, Const) and isinstance(a.value, float) for a in args)
     dtypes = dtypes_of(kwargs["dtype"]) if "dtype" in kwargs else (DEFAULT_FLOAT if floats else ("int64",))
     key = ("arange", *(key_of(a) for a in args))
-    return fresh(key, "torch.arange(...)", site, dtypes, (size,), Content(), device_of(kwargs.get("device")))
+    content = Content(ramp=ramp if not kwargs.keys() & {"start", "end", "step"} and not floats else None)
+    return fresh(key, "torch.arange(...)", site, dtypes, (size,), content, device_of(kwargs.get("device")))
 
 
 def _diagonal(args: list[Value], kwargs: Mapping[str, Value]) -> Num | None:
@@ -464,6 +471,8 @@ def _as_function(handler: Callable[..., Value | None]) -> Callable[..., Value | 
 
 def _cast_content(tensor: Tensor, dtype: str) -> Content:
     content = tensor.content
+    if dtype not in ("int32", "int64", "float32", "float64"):
+        content = masks.without_ramp(content)
     if content.additive:
         # Cast to bool, every negative entry becomes True: those are the hidden positions.
         polarity = Polarity.HIDE if dtype == "bool" else content.polarity
@@ -646,10 +655,11 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
             "axes": True,
             "regrouped": tensor.regrouped or _regrouping(tensor, sizes, site),
         }
-        content = tensor.content
-        if content.triangle is not None or content.band:
+        ramp = masks.viewed_ramp(tensor.content.ramp, _dims(tensor), sizes)
+        content = replace(tensor.content, ramp=ramp)
+        if content.triangle is not None or content.band or content.strip:
             kept = sizes is not None and tensor.shape is not None and sizes[-2:] == tensor.shape[-2:]
-            content = content if kept else replace(content, triangle=None, band=False)
+            content = content if kept else replace(content, triangle=None, band=False, strip=False)
         changes["content"] = content
         if tensor.strided is not None:
             merged = sizes is not None and (tensor.shape is None or len(sizes) < len(tensor.shape))
@@ -726,15 +736,17 @@ def transposed(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
         return view_of(tensor, key, site, strided=note, contiguous=False, shape=None, content=Content())
     rank = len(shape)
     if not (-rank <= first < rank and -rank <= second < rank):
-        return view_of(tensor, key, site, shape=None, strided=None, contiguous=None, order=None)
+        return view_of(
+            tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
+        )
     axes = list(range(rank))
     axes[first % rank], axes[second % rank] = axes[second % rank], axes[first % rank]
     moved = tuple(shape[axis] for axis in axes)
-    content = (
-        tensor.content
-        if first % rank == second % rank
-        else Content(additive=tensor.content.additive, polarity=tensor.content.polarity)
-    )
+    content = tensor.content
+    if {first % rank, second % rank} == {rank - 1, rank - 2}:
+        content = masks.transposed_content(content)
+    elif first % rank != second % rank:
+        content = Content(additive=content.additive, polarity=content.polarity)
     return view_of(
         tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "transpose", site)
     )
@@ -776,7 +788,14 @@ def _unsqueeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
             if at is not None and 0 <= at <= len(order) and shape is not None
             else None
         )
-    return view_of(tensor, ("unsqueeze", axis), site, shape=shape, order=order)
+    content = tensor.content
+    if content.ramp is not None:
+        rank = _dims(tensor)
+        at = None if axis is None or rank is None else axis if axis >= 0 else axis + rank + 1
+        indices: list[Any] = [(None, None, None)] * (at or 0) + [Const(None)]
+        ramp = masks.indexed_ramp(content.ramp, rank, indices) if at is not None else None
+        content = replace(content, ramp=ramp)
+    return view_of(tensor, ("unsqueeze", axis), site, shape=shape, order=order, content=content)
 
 
 def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -801,7 +820,8 @@ def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
         order = _ranked([rank for i, rank in enumerate(order) if i != axis % len(tensor.shape)])
     elif shape is None:
         order = None
-    return view_of(tensor, ("squeeze", axis), site, shape=shape, order=order)
+    content = tensor.content if axis == 0 and (_dims(tensor) or 0) > 2 else masks.without_ramp(tensor.content)
+    return view_of(tensor, ("squeeze", axis), site, shape=shape, order=order, content=content)
 
 
 def _ranked(order: list[int]) -> tuple[int, ...]:
@@ -837,7 +857,7 @@ def _repeat(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
         ("repeat", *(key_of(a) for a in args)),
         site,
         shape=shape,
-        content=replace(tensor.content, triangle=None, values=None),
+        content=replace(tensor.content, triangle=None, values=None, ramp=None, strip=False),
     )
 
 
@@ -855,7 +875,7 @@ def _flatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
         shape = (*own[:first], product, *own[last + 1 :])
     elif own is None and start == 0 and end == -1:
         shape = (None,)
-    changes: dict[str, Any] = {"shape": shape, "content": replace(tensor.content, triangle=None)}
+    changes: dict[str, Any] = {"shape": shape, "content": replace(tensor.content, triangle=None, ramp=None)}
     if tensor.strided is not None:
         if (
             tensor.order is not None
@@ -901,9 +921,8 @@ def _unflatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
         real = axis % len(own)
         solved = [s if s is None or s.integer != -1 else None for s in sizes]
         shape = (*own[:real], *solved, *own[real + 1 :])
-    return view_of(
-        tensor, ("unflatten", axis, key_of(sizes_value) if sizes_value else None), site, shape=shape
-    )
+    key = ("unflatten", axis, key_of(sizes_value) if sizes_value else None)
+    return view_of(tensor, key, site, shape=shape, content=masks.without_ramp(tensor.content))
 
 
 def _pieces(
@@ -1154,7 +1173,11 @@ def _masked_fill(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value],
         value = filler.value if isinstance(filler, Const) else None
         negative = isinstance(value, (int, float)) and not isinstance(value, bool) and value < -1
         content = Content(
-            triangle=source.triangle, band=source.band, additive=negative, polarity=source.polarity
+            triangle=source.triangle,
+            band=source.band,
+            strip=source.strip,
+            additive=negative,
+            polarity=source.polarity,
         )
     return derived(tensor, ("masked_fill", key_of(mask) if mask else None), site, content=content)
 
@@ -1174,12 +1197,11 @@ def invert(tensor: Tensor, site: Any) -> Tensor:
     if content.polarity is not None:
         polarity = Polarity.KEEP if content.polarity is Polarity.HIDE else Polarity.HIDE
     fill = (not content.fill) if content.fill is not None else None
-    triangle = content.triangle.inverted() if content.triangle is not None else None
     return derived(
         tensor,
         ("not",),
         site,
-        content=Content(fill=fill, triangle=triangle, polarity=polarity),
+        content=replace(masks.inverted_region(content), fill=fill, polarity=polarity),
         label=f"~{tensor.label}",
     )
 
@@ -1190,7 +1212,10 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
     constant = other.value if isinstance(other, Const) else None
     zero = isinstance(constant, (int, float)) and constant == 0
     source = tensor.content
-    if zero and source.fill is not None and operator in ("==", "!="):
+    triangle = masks.triangle_of(tensor, operator, other)
+    if triangle is not None:
+        content = Content(triangle=triangle)
+    elif zero and source.fill is not None and operator in ("==", "!="):
         content = Content(fill=(source.fill == 0) == (operator == "=="))
     elif (
         (zero and operator == "!=")
@@ -1200,6 +1225,7 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
         content = Content(
             triangle=source.triangle,
             band=source.band,
+            strip=source.strip,
             polarity=Polarity.HIDE if source.additive else source.polarity,
         )
     elif zero and operator == "==":
@@ -1217,7 +1243,7 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
         dtypes=("bool",),
         content=content,
         label=f"{tensor.label} {operator} {label_of(other)}",
-        shape=full_shape(tensor) if isinstance(other, (Const, Number)) else None,
+        shape=broadcast(tensor, tensor, as_tensor(other), other),
     )
 
 
@@ -1338,6 +1364,14 @@ def broadcast(a: Tensor | None, left: Value, b: Tensor | None, right: Value) -> 
 
 
 def _combined_content(left: Value, operator: str, right: Value) -> Content:
+    ramp = masks.combined(left, operator, right)
+    if ramp is not None:
+        return Content(ramp=ramp)
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        region = masks.REGIONS.get(operator)
+        found = region(left.content, right.content) if region is not None else None
+        if found is not None:
+            return found
     for value, other in ((left, right), (right, left)):
         if not isinstance(value, Tensor):
             continue
@@ -1346,13 +1380,9 @@ def _combined_content(left: Value, operator: str, right: Value) -> Content:
         if operator == "*" and isinstance(constant, (int, float)) and not isinstance(constant, bool):
             if constant < -1:
                 # Anything times a large negative number is made to be added to scores.
-                return replace(content, additive=True, fill=None, polarity=None, lengths=None, values=None)
+                kept = Content(triangle=content.triangle, band=content.band, strip=content.strip)
+                return replace(kept, additive=True)
             return Content(triangle=content.triangle if constant else None)
-        both = (
-            isinstance(other, Tensor) and content.triangle is not None and other.content.triangle is not None
-        )
-        if operator in ("|", "+") and both:
-            return Content(band=True)
         if operator == "+" and isinstance(constant, int) and content.lengths is LengthForm.PER_SEQUENCE:
             return Content(lengths=LengthForm.PER_SEQUENCE, rows=content.rows)
         if operator in ("+", "-") and content.rows is not None:
@@ -1445,9 +1475,10 @@ def _where(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value |
     first, second = (v.value if isinstance(v, Const) else None for v in (yes, no))
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         if second == 0 and first != 0:
-            content = Content(triangle=hidden.triangle, additive=first < -1)
-        elif first == 0 and second != 0 and hidden.triangle is not None:
-            content = Content(triangle=hidden.triangle.inverted(), additive=second < -1)
+            region = Content(triangle=hidden.triangle, band=hidden.band, strip=hidden.strip)
+            content = replace(region, additive=first < -1)
+        elif first == 0 and second != 0:
+            content = replace(masks.inverted_region(hidden), additive=second < -1)
     dtypes = next((v.dtypes for v in (yes, no) if isinstance(v, Tensor)), None)
     key = ("where", *(key_of(a) for a in args))
     return fresh(

@@ -77,6 +77,10 @@ class TorchLib:
             return Unknown(("device", tensor.key), f"{tensor.label}.device", "device not visible", place=site)
         if name == "ndim" and tensor.shape is not None:
             return Const(len(tensor.shape), place=site)
+        if name == "T" and tensor.shape is not None and len(tensor.shape) != 2:
+            # Every axis is turned round.
+            axes: list[Value] = [Const(axis) for axis in reversed(range(len(tensor.shape)))]
+            return self.method(tensor, "permute", axes, {}, site) if axes else tensor
         if name in ("T", "mT", "H", "mH"):
             return transposed(tensor, [Const(-2), Const(-1)], {}, site)
         if name == "data":
