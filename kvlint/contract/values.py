@@ -199,6 +199,7 @@ class Tensor(Value):
         device: "cpu", "npu", or None.
         fault: why building it raises, when it does.
         padding: how many elements its last axis was padded by (``F.pad``); None when that is not visible.
+        numpy: True for a NumPy array, which promotes and views in its own way.
         joined: axis and number of parts when it is a concatenation; dropped when the axes are rearranged.
     """
 
@@ -220,6 +221,7 @@ class Tensor(Value):
     fault: Note | None = field(default=None, compare=False)
     padding: Num | None = field(default=None, compare=False)
     joined: tuple[int, int] | None = field(default=None, compare=False)
+    numpy: bool = field(default=False, compare=False)
     reason: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

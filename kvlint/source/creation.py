@@ -12,6 +12,7 @@ from kvlint.contract.values import Const, Content, Number, Sequence, Tensor, Unk
 from .torchlib import (
     DEFAULT_FLOAT,
     Args,
+    as_tensor,
     converted,
     copy_note,
     device_of,
@@ -145,6 +146,8 @@ def _of_tensor(
 ) -> Value | None:
     """A copy of a tensor; the tensor itself where ``shares`` and nothing has to change."""
     wanted = {"dtype": dtype, "device": device}
+    array = data.numpy
+    data = replace(data, numpy=False)
     moved = converted(data, [], {name: value for name, value in wanted.items() if value is not None}, site)
     if shares or not isinstance(moved, Tensor):
         return moved
@@ -152,13 +155,21 @@ def _of_tensor(
         moved,
         key=(function, moved.key),
         storage=("fresh", function, data.key, site),
+        device=moved.device or ("cpu" if array and device is None else None),
         copied=copy_note(data, f"torch.{function}({data.label}) is a copy", site),
         contiguous=None if data.strided else data.contiguous,
     )
 
 
+def _from_numpy(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+    """A tensor in the memory of an array."""
+    array = as_tensor(args[0]) if args else None
+    return replace(array, numpy=False, device="cpu") if array is not None else None
+
+
 FUNCTIONS: dict[str, Callable[..., Value | None]] = {
     "tensor": from_data("tensor", TORCH, shares=False),
     "as_tensor": from_data("as_tensor", TORCH, shares=True),
+    "from_numpy": _from_numpy,
     "asarray": from_data("asarray", TORCH, shares=True),
 }

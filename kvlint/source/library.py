@@ -22,6 +22,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     BUT_FIRST,
     BUT_LAST,
@@ -61,6 +62,7 @@ _PLAIN_TYPES = frozenset(
     [
         *(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "tuple", "dict")),
         "torch.Tensor",
+        "numpy.ndarray",
     ]
 )
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
@@ -120,14 +122,12 @@ class Library(Containers):
                 label=f"accumulate({label_of(value)})",
                 place=site,
             )
-        if name in ("numpy.cumsum", "np.cumsum") and args:
-            tensor = as_tensor(self.force(args[0]))
-            if tensor is not None:
-                return self.torch.method(tensor, "cumsum", args[1:], {}, site)
         if name in ("math.sqrt", "numpy.sqrt", "torch.sqrt") and len(args) == 1:
             return self.lift(lambda v: self._root(v, site), args, frame)
         if name in ("math.pow",) and len(args) == 2:
             return self.binary(args[0], "**", args[1], site, frame)
+        if name.startswith(numpylib.PREFIX):
+            return self._numpy_function(name[len(numpylib.PREFIX) :], args, kwargs, site, frame)
         if name in ("torch.finfo", "torch.iinfo"):
             dtype = self.force(args[0]) if args else None
             return Namespace(f"{name}({dtype.name if isinstance(dtype, DType) else ''})", place=site)
@@ -179,6 +179,27 @@ class Library(Containers):
 
         result = self.lift(apply, [*args, *kwargs.values()], frame)
         return result
+
+    def _numpy_function(
+        self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame
+    ) -> Value | None:
+        written = [kwargs["out"]] if "out" in kwargs else args[:1] if name in numpylib.WRITERS else []
+        for leaf in (leaf for value in written for leaf in plain_leaves(self.force(value))):
+            if isinstance(leaf, Tensor):
+                self._changed(leaf, frame)
+        names = list(kwargs)
+
+        def apply(*values: Value) -> Value:
+            shown = [self._resolve_items(self.deref(v, frame), frame) for v in values]
+            named = dict(zip(names, shown[len(args) :], strict=True))
+            found = numpylib.function(name, shown[: len(args)], named, site)
+            if found is not None:
+                return found
+            fresh = (id(site.node),) if name.startswith("random.") else ()
+            key = ("numpy", name, *(key_of(v) for v in values), *fresh)
+            return Unknown(key, f"numpy.{name}(...)", f"numpy.{name} is not modelled", place=site)
+
+        return self.lift(apply, [*args, *kwargs.values()], frame)
 
     def _root(self, value: Value, site: Site) -> Value:
         num = number_of(value)
@@ -416,7 +437,7 @@ class Library(Containers):
     def _types_of(self, value: Value, frame: Frame) -> tuple[str, ...]:
         """The built-in types that a value certainly has."""
         if isinstance(value, Tensor) or (isinstance(value, Unknown) and value.is_tensor):
-            return ("torch.Tensor",)
+            return ("numpy.ndarray" if isinstance(value, Tensor) and value.numpy else "torch.Tensor",)
         if isinstance(value, Const):
             own = f"builtins.{type(value.value).__name__}"
             return (own, "builtins.int") if isinstance(value.value, bool) else (own,)

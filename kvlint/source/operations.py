@@ -53,7 +53,6 @@ from .syntax import (
 )
 from .torchlib import (
     Test,
-    arithmetic,
     as_tensor,
     compare,
     integer_of,
@@ -66,6 +65,7 @@ from .torchlib import (
     remainder_of,
     scalar,
 )
+from .transfer import arithmetic
 
 
 class Operations(Names):

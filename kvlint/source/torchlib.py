@@ -28,7 +28,10 @@ from kvlint.contract.values import (
 )
 
 from . import masks
+from .objects import Namespace
 
+# What the types of Python name as a dtype.
+PYTHON_DTYPES = {"builtins.bool": "bool", "builtins.int": "int64", "builtins.float": "float64"}
 # What torch.set_default_dtype can make of a tensor created without a dtype.
 DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -332,8 +335,9 @@ def dims_of(args: list[Value]) -> tuple[Num | None, ...] | None:
 def dtypes_of(value: Value | None) -> tuple[str, ...] | None:
     if isinstance(value, DType):
         return (value.name,)
-    if isinstance(value, Const) and value.value in (int, float, bool):
-        return None
+    if isinstance(value, Namespace):
+        name = PYTHON_DTYPES.get(value.name)
+        return (name,) if name is not None else None
     return None
 
 
@@ -421,7 +425,7 @@ def _like(name: str, fill: object) -> Callable[..., Value | None]:
     return handler
 
 
-def _arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
+def arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     numbers = [number_of(arg) for arg in args]
     size: Num | None = None
     if len(numbers) == 1 and numbers[0] is not None:
@@ -469,7 +473,7 @@ def _as_function(handler: Callable[..., Value | None]) -> Callable[..., Value | 
     return function
 
 
-def _cast_content(tensor: Tensor, dtype: str) -> Content:
+def cast_content(tensor: Tensor, dtype: str) -> Content:
     content = tensor.content
     if dtype not in ("int32", "int64", "float32", "float64"):
         content = masks.without_ramp(content)
@@ -488,6 +492,9 @@ def converted(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], si
     for value in bound:
         if isinstance(value, DType):
             dtype = value
+        elif isinstance(value, Namespace):
+            dtype = DType(PYTHON_DTYPES[value.name]) if value.name in PYTHON_DTYPES else None
+            opaque = opaque or dtype is None
         elif isinstance(value, Const) and isinstance(value.value, str):
             device = value
         elif isinstance(value, Tensor):
@@ -512,7 +519,7 @@ def converted(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], si
     copied = tensor.copied
     storage = tensor.storage
     if isinstance(dtype, DType):
-        content = _cast_content(tensor, dtype.name)
+        content = cast_content(tensor, dtype.name)
         if tensor.dtypes is None:
             storage = None
         elif tensor.dtypes != (dtype.name,):
@@ -1648,6 +1655,7 @@ METHODS: dict[str, Callable[..., Value | None]] = {
     "detach": _same,
     "requires_grad_": _same,
     "pin_memory": _same,
+    "numpy": lambda tensor, args, kwargs, site: replace(tensor, numpy=True),
     "clone": _clone,
     "contiguous": _contiguous,
     "view": _view_as(copying=False),
@@ -1762,7 +1770,7 @@ FUNCTIONS: dict[str, Callable[..., Value | None]] = {
     "full_like": _like("full_like", None),
     "rand_like": _like("rand_like", None),
     "randn_like": _like("randn_like", None),
-    "arange": _arange,
+    "arange": arange,
     "cat": _cat,
     "concat": _cat,
     "concatenate": _cat,

@@ -8,11 +8,12 @@ from typing import Any
 
 from kvlint.contract.values import Const, DType, Tensor, Unknown, Value
 
-from . import creation, torchlib
+from . import creation, numpylib, torchlib
 from .torchlib import as_tensor, shape_value, transposed
 
 _METHODS = torchlib.METHODS
 _FUNCTIONS = {**torchlib.FUNCTIONS, **creation.FUNCTIONS}
+_TAKES_ARRAYS = frozenset(("tensor", "as_tensor", "asarray", "from_numpy"))
 _AS_METHOD = torchlib.AS_METHOD
 
 
@@ -21,6 +22,8 @@ class TorchLib:
 
     def function(self, name: str, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
         """Result of ``torch.<name>(...)``; None when nothing is known."""
+        if any(isinstance(value, Tensor) and value.numpy for value in args) and name not in _TAKES_ARRAYS:
+            return None
         handler = _FUNCTIONS.get(name)
         if handler is not None:
             return handler(args, kwargs, site)
@@ -32,6 +35,8 @@ class TorchLib:
         self, receiver: Value, name: str, args: list[Value], kwargs: Mapping[str, Value], site: Any
     ) -> Value | None:
         """Result of ``receiver.<name>(...)``; None when nothing is known."""
+        if isinstance(receiver, Tensor) and receiver.numpy:
+            return numpylib.method(receiver, name, args, kwargs, site)
         handler = _METHODS.get(name)
         if handler is None and name.endswith("_") and name[:-1] in _METHODS and not name.startswith("_"):
             handler = _METHODS[name[:-1]]
@@ -60,6 +65,8 @@ class TorchLib:
         tensor = as_tensor(receiver)
         if tensor is None:
             return None
+        if tensor.numpy and name not in ("shape", "ndim"):
+            return numpylib.attribute(tensor, name, site)
         if name == "shape":
             return shape_value(tensor, site)
         if name == "dtype":
@@ -86,3 +93,12 @@ class TorchLib:
         if name == "data":
             return replace(tensor, place=site)
         return None
+
+
+def arithmetic(left: Value, operator: str, right: Value, site: Any) -> Value | None:
+    """Result of an operator with a tensor or array on one side; None without one."""
+    result = torchlib.arithmetic(left, operator, right, site)
+    arrays = any(isinstance(value, Tensor) and value.numpy for value in (left, right))
+    if arrays and isinstance(result, Tensor):
+        return replace(result, dtypes=numpylib.promoted(left, operator, right), numpy=True)
+    return result
