@@ -31,7 +31,7 @@ from .algebra import (
 )
 from .annotations import hint_of
 from .chunk import Site
-from .core import Core
+from .core import Core, Made
 from .module import BadSource
 from .objects import (
     Bound,
@@ -588,7 +588,7 @@ class Attributes(Core):
             key, cls, frozen if known else None, named if known else None, label=cls.name, place=site
         )
         if self._watch is not None:
-            self._watch.made.append(made)
+            self._watch.made.append(Made(made, site))
         return made
 
     def _super(self, frame: Frame, site: Site) -> Value:

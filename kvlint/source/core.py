@@ -95,11 +95,39 @@ class Files(Protocol):
         """All files of the project that a file belongs to."""
 
 
+@dataclass(frozen=True)
+class Made:
+    """An object as a place in the project makes it.
+
+    ``attributes`` are those that the same function sets on it afterwards, with what their containers hold.
+    ``partial``: they are all that is known, the rest comes from another object (``dataclasses.replace``).
+    """
+
+    instance: Instance
+    site: Site
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    heap: Mapping[Hashable, Value] = field(default_factory=dict)
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A call of a function of the project: the arguments, with what their containers hold."""
+
+    func: Func
+    args: tuple[Value, ...]
+    kwargs: Mapping[str, Value]
+    site: Site
+    caller: str
+    heap: Mapping[Hashable, Value]
+
+
 @dataclass
 class Watch:
     """What an evaluation makes and sets."""
 
-    made: list[Instance] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    passed: list[Passed] = field(default_factory=list)
     written: list[tuple[Value, str, Value]] = field(default_factory=list)
     """Object, attribute, value."""
 

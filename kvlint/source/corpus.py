@@ -51,6 +51,12 @@ class Corpus:
         texts = self._read()
         return [path for path in self.mentioning(*names) if wanted.search(_IMPORTS.sub(b"", texts[path]))]
 
+    def calling(self, name: str) -> list[str]:
+        """The files that call something by that name."""
+        plain = name.encode()
+        wanted = re.compile(rb"(?<!def )\b" + re.escape(plain) + rb"\s*\(")
+        return [path for path, text in self._read().items() if plain in text and wanted.search(text)]
+
     def assigning(self, name: str) -> list[str]:
         """The files that assign an attribute of that name to something other than ``self``."""
         plain = b"." + name.encode()

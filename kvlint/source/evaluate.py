@@ -43,6 +43,7 @@ from .algebra import (
 )
 from .calls import Calls
 from .chunk import Site
+from .core import Passed
 from .module import BadSource, ModuleIndex
 from .objects import (
     Func,
@@ -97,6 +98,16 @@ class Interpreter(Calls):
         for param, kind in parameters:
             arguments[param.name.value] = self._parameter(func, param, kind, state)
         return self._run(func, arguments, state, 0, ())[1]
+
+    def run_called(self, func: Func, passed: Passed) -> None:
+        """Evaluates a function on what a caller passes, recording the operator calls in it."""
+        self.steps = 0
+        state = State(heap=dict(passed.heap))
+        arguments = self.bind(func, list(passed.args), dict(passed.kwargs), state)
+        if arguments is None:
+            return
+        trail = (Note(f"called from {passed.caller}", passed.site),)
+        self._run(func, {name: self.outlived(v, {}) for name, v in arguments.items()}, state, 0, trail)
 
     def module_statement(self, module: ModuleIndex, node: ast.stmt) -> State | None:
         """Evaluates one statement of a module by itself."""

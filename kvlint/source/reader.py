@@ -18,11 +18,11 @@ from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
+from .flow import Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
 from .prefilter import relevant
-from .sites import Sites
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage
@@ -78,7 +78,7 @@ class Project:
         self.target = target
         self._imports = Imports(roots, corpora)
         self._interpreter = Interpreter(self._imports)
-        self._sites = Sites(self._interpreter)
+        self._flow = Flow(self._interpreter)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
@@ -86,15 +86,15 @@ class Project:
             module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        return _Reading(self._interpreter, self._sites, module, self.target).run()
+        return _Reading(self._interpreter, self._flow, module, self.target).run()
 
 
 class _Reading:
     """The analysis of one module."""
 
-    def __init__(self, interpreter: Interpreter, sites: Sites, module: ModuleIndex, target: Target) -> None:
+    def __init__(self, interpreter: Interpreter, flow: Flow, module: ModuleIndex, target: Target) -> None:
         self.interpreter = interpreter
-        self.sites = sites
+        self.flow = flow
         self.module = module
         self.target = target
         self.operators = catalogue.names()
@@ -216,7 +216,7 @@ class _Reading:
         records, views = len(interpreter.records), len(interpreter.views)
         self._run(func)
         for _ in range(ROUNDS):
-            told = self.sites.improve(interpreter.records[records:])
+            told = self.flow.improve(interpreter.records[records:])
             interpreter.limit = limit
             if not told:
                 break
@@ -227,6 +227,10 @@ class _Reading:
     def _run(self, func: Func) -> None:
         with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
+        if self._mentions_operator(func):
+            for passed in self.flow.contexts(func):
+                with contextlib.suppress(OutOfBudget, RecursionError):
+                    self.interpreter.run_called(func, passed)
         seen: set[int] = set()
         pending = self._nested(func, seen)
         while pending:
