@@ -138,6 +138,7 @@ class Core:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.find_module = files.find
+        self._subclasses: dict[ast.ClassDef, list[ClassRef]] = {}
         self.better: dict[Hashable, Value] = {}
         """What the project's other code tells of a parameter or attribute, by its identity."""
         self.asked: dict[Hashable, tuple[Instance, str]] = {}

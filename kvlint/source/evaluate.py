@@ -46,6 +46,7 @@ from .chunk import Site
 from .core import Passed
 from .module import BadSource, ModuleIndex
 from .objects import (
+    ClassRef,
     Func,
     MapValue,
     Namespace,
@@ -83,7 +84,12 @@ class Interpreter(Calls):
         self.steps = 0
         self.enter(func, receiver)
 
-    def enter(self, func: Func, receiver: Value | None = None) -> State | None:
+    def run_on(self, func: Func, cls: ClassRef) -> None:
+        """Evaluates a method on an object of a subclass that inherits it."""
+        self.steps = 0
+        self.enter(func, self.symbolic_instance(cls), (Note(f"on an object of {cls.name}", func.place),))
+
+    def enter(self, func: Func, receiver: Value | None = None, trail: tuple[Note, ...] = ()) -> State | None:
         """Evaluates a function on unknown arguments; its state at the end, None when it always raises."""
         state = State()
         arguments: dict[str, Value] = {}
@@ -97,7 +103,7 @@ class Interpreter(Calls):
                 arguments[first[0].name.value] = receiver or self.symbolic_instance(func.owner)
         for param, kind in parameters:
             arguments[param.name.value] = self._parameter(func, param, kind, state)
-        return self._run(func, arguments, state, 0, ())[1]
+        return self._run(func, arguments, state, 0, trail)[1]
 
     def run_called(self, func: Func, passed: Passed) -> None:
         """Evaluates a function on what a caller passes, recording the operator calls in it."""

@@ -1,7 +1,7 @@
 """Values across functions and files: what callers pass, what the makers of objects give them.
 
 Asked only for what reaches an operator call. A function is evaluated on unknown arguments first; the
-parameters and attributes in the arguments of its operator calls are then followed to the places that set them.
+parameters and attributes in the arguments of its operator calls are then followed to where they are set.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvlint.contract.num import Num
 from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
 
 from .algebra import is_numeric, one_of, plain_leaves
+from .attributes import STARTS_AS_NONE, defines
 from .core import Made, Passed, Watch
 from .evaluate import Interpreter
 from .module import ModuleIndex
@@ -92,6 +93,20 @@ class Flow:
                 distinct.append(item)
         return distinct[:MAX_CONTEXTS]
 
+    def receivers(self, func: Func, names: frozenset[str]) -> list[ClassRef]:
+        """The subclasses that inherit a method and define some of the ``names`` it mentions."""
+        if func.owner is None:
+            return []
+        found: list[ClassRef] = []
+        for cls in self.interpreter.subclasses(func.owner):
+            mro = self.interpreter.mro(cls)[0]
+            owner = next((c for c in mro if func.name in c.index.methods), None)
+            if owner is not None and owner.index is func.owner.index:
+                own = mro[: next(i for i, c in enumerate(mro) if c.index is func.owner.index)]
+                if any(defines(c, name) for c in own for name in names):
+                    found.append(cls)
+        return found[:MAX_CONTEXTS]
+
     def _within(self, question: Callable[[], T]) -> T | None:
         interpreter = self.interpreter
         steps, limit = interpreter.steps, interpreter.limit
@@ -136,6 +151,9 @@ class Flow:
             if not item.partial:
                 frame = Frame(obj.cls.module, item.site.chunk, "", State(), 1)
                 own = interpreter.instance_attribute(instance, name, item.site, frame)
+                if isinstance(own, Unknown) and own.reason == STARTS_AS_NONE:
+                    # Whoever sets another value is looked at, too.
+                    own = Const(None, place=own.place)
             value = item.attributes.get(name, own)
             if value is not None and own is not None:
                 value = _substituted(value, intern(("attr", instance.key, name)), own)

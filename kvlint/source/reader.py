@@ -115,7 +115,7 @@ class _Reading:
             if func is None:
                 continue
             self.interpreter.limit = definition.steps if definition.names & self.callees else CALLER_STEPS
-            self._evaluate(func)
+            self._evaluate(func, definition.names)
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
@@ -209,12 +209,12 @@ class _Reading:
             owner = ClassRef(self.module, index) if index is not None else None
         return self.interpreter.function(self.module, definition.node, owner)
 
-    def _evaluate(self, func: Func) -> None:
+    def _evaluate(self, func: Func, names: frozenset[str]) -> None:
         # What was found before a question got too costly counts; the rest stays unknown.
         interpreter = self.interpreter
         limit = interpreter.limit
         records, views = len(interpreter.records), len(interpreter.views)
-        self._run(func)
+        self._run(func, names)
         for _ in range(ROUNDS):
             told = self.flow.improve(interpreter.records[records:])
             interpreter.limit = limit
@@ -222,12 +222,15 @@ class _Reading:
                 break
             # With what the rest of the project tells of the parameters and attributes that were met.
             del interpreter.records[records:], interpreter.views[views:]
-            self._run(func)
+            self._run(func, names)
 
-    def _run(self, func: Func) -> None:
+    def _run(self, func: Func, names: frozenset[str]) -> None:
         with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
         if self._mentions_operator(func):
+            for cls in self.flow.receivers(func, names):
+                with contextlib.suppress(OutOfBudget, RecursionError):
+                    self.interpreter.run_on(func, cls)
             for passed in self.flow.contexts(func):
                 with contextlib.suppress(OutOfBudget, RecursionError):
                     self.interpreter.run_called(func, passed)
