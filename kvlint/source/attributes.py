@@ -188,6 +188,8 @@ class Attributes(Core):
             if not isinstance(value, (Const, Namespace))
             else None
         )
+        if override is None and isinstance(value, (Instance, Unknown)):
+            override = self._left.get((value.key, name))
         if override is not None:
             return override
         if isinstance(value, Namespace):
@@ -400,7 +402,16 @@ class Attributes(Core):
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
+        self._leave_attributes(self.force(value), final)
         return self.outlived(value, final.heap)
+
+    def _own_attribute(self, obj: Instance | Unknown, name: str) -> Value:
+        """An attribute as the class of the object leaves it."""
+        site = obj.place
+        if isinstance(obj, Instance) and isinstance(site, Site):
+            frame = Frame(obj.cls.module, site.chunk, "", State(), 1)
+            return self.instance_attribute(obj, name, site, frame)
+        return Unknown(("unset", obj.key, name), f"{obj.label}.{name}", "it is not set on every path")
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""

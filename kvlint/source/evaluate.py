@@ -40,6 +40,7 @@ from .algebra import (
     labelled,
     plain_leaves,
     same,
+    without_none,
 )
 from .calls import Calls
 from .chunk import Site
@@ -651,7 +652,8 @@ class Interpreter(Calls):
         return self.simplify(self.name(node, frame), frame.state.assumed)
 
     def _attribute(self, node: cst.Attribute, frame: Frame) -> Value:
-        base = self.expr(node.value, frame)
+        # Of None nothing is read: the other alternatives are the ones that get here.
+        base = without_none(self.force(self.expr(node.value, frame)))
         name = node.attr.value
         site = Site(frame.chunk, node)
         return self.lift(lambda value: self.attribute(value, name, site, frame), [base], frame)

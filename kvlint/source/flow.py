@@ -16,7 +16,7 @@ from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
 from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
 
-from .algebra import is_numeric, one_of, plain_leaves
+from .algebra import is_numeric, one_of, plain_leaves, same, substituted
 from .attributes import STARTS_AS_NONE, defines
 from .core import Made, Passed, Watch
 from .evaluate import Interpreter
@@ -32,6 +32,8 @@ MAX_PLACES = 12
 MAX_MADE = 8
 MAX_CONTEXTS = 6
 MAX_QUESTIONS = 40
+# How many steps back a value is followed at once.
+MAX_CHAIN = 4
 MAX_PARTS = 20_000
 # What evaluating one place may cost, and what all places of one question may.
 PLACE_STEPS = 8_000
@@ -66,20 +68,29 @@ class Flow:
     def improve(self, records: Iterable[Record]) -> bool:
         """Follows the parameters and attributes in the arguments of calls; whether that told anything new."""
         interpreter = self.interpreter
+        arguments = [value for r in records for value, _ in (*r.positional, *r.keywords.values())]
+        keys = [key for key in _inputs(arguments, interpreter) if key not in self._tried]
         told = False
-        for key in _inputs(records, interpreter):
-            if key in self._tried:
-                continue
-            self._tried.add(key)
-            value = self._within(lambda key=key: self._answer(key))  # type: ignore[misc]
-            if value is not None:
-                interpreter.better[key] = value
-                told = True
-        if told:
+        for _ in range(MAX_CHAIN):
+            new = [key for key in keys if self._learned(key)]
+            if not new:
+                break
+            told = True
             interpreter.forget()
             self._made.clear()
             self._seen.clear()
+            # What was told in terms of these is told again.
+            found = interpreter.better.items()
+            keys = [key for key, value in found if not set(new).isdisjoint(_inputs([value], interpreter))]
         return told
+
+    def _learned(self, key: Hashable) -> bool:
+        self._tried.add(key)
+        value = self._within(lambda: self._answer(key))
+        if value is None or (key in self.interpreter.better and same(value, self.interpreter.better[key])):
+            return False
+        self.interpreter.better[key] = value
+        return True
 
     def contexts(self, func: Func) -> list[Passed]:
         """What the callers of a function pass to it, as far as they are visible."""
@@ -156,7 +167,7 @@ class Flow:
                     own = Const(None, place=own.place)
             value = item.attributes.get(name, own)
             if value is not None and own is not None:
-                value = _substituted(value, intern(("attr", instance.key, name)), own)
+                value = substituted(value, intern(("attr", instance.key, name)), own)
             if value is not None:
                 options.append(interpreter.outlived(value, item.heap))
         options += [interpreter.outlived(value, {}) for value in elsewhere]
@@ -369,24 +380,10 @@ def _joint(options: list[Value], plain: Unknown) -> Value | None:
     return joint
 
 
-def _substituted(value: Value, key: Hashable, own: Value) -> Value:
-    """The value with another one where it is unknown by ``key``."""
-    if isinstance(value, Unknown) and value.key is key:
-        return own
-    if isinstance(value, Choice):
-        return replace(value, yes=_substituted(value.yes, key, own), no=_substituted(value.no, key, own))
-    if isinstance(value, Join):
-        return one_of([_substituted(option, key, own) for option in value.options], own)
-    return value
-
-
-def _inputs(records: Iterable[Record], interpreter: Interpreter) -> list[Hashable]:
-    """The parameters and attributes that the arguments of calls come from."""
+def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]:
+    """The parameters and attributes that values come from."""
     found: dict[Hashable, None] = {}
-    pending: list[object] = []
-    for record in records:
-        pending.extend(value for value, _ in record.positional)
-        pending.extend(value for value, _ in record.keywords.values())
+    pending: list[object] = list(values)
     seen: set[int] = set()
     pending.reverse()
     while pending and len(seen) < MAX_PARTS:
