@@ -554,6 +554,7 @@ class Calls(Library):
         """
         self._serial += 1
         serial = self._serial
+        done: dict[int, Value] = {}
 
         def fresh(value: Value) -> Value:
             if isinstance(value, Tensor) and but is not None and value.key == but:
@@ -561,14 +562,20 @@ class Calls(Library):
             if isinstance(value, Tensor) and (
                 value.key == tensor.key or (tensor.storage is not None and value.storage == tensor.storage)
             ):
-                return replace(value, content=Content(), key=("stored", serial, value.key))
+                found = done.get(id(value))
+                if found is None:
+                    found = replace(value, content=Content(), key=("stored", serial, value.key))
+                    done[id(value)] = found
+                return found
             if isinstance(value, Choice):
-                yes, no = fresh(value.yes), fresh(value.no)
-                return (
-                    value
-                    if yes is value.yes and no is value.no
-                    else Choice(value.cond, yes, no, place=value.place)
-                )
+                # Alternatives share their parts: each is looked at once.
+                found = done.get(id(value))
+                if found is None:
+                    yes, no = fresh(value.yes), fresh(value.no)
+                    same_parts = yes is value.yes and no is value.no
+                    found = value if same_parts else Choice(value.cond, yes, no, place=value.place)
+                    done[id(value)] = found
+                return found
             return value
 
         state = frame.state

@@ -28,7 +28,7 @@ from .uses import Definition, calls_of, definitions, holders_of, uses_of, writes
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
 MAX_FAMILY = 12
-MAX_PLACES = 12
+MAX_PLACES = 8
 MAX_MADE = 8
 MAX_CONTEXTS = 6
 MAX_QUESTIONS = 40
@@ -36,7 +36,7 @@ MAX_QUESTIONS = 40
 MAX_CHAIN = 4
 MAX_PARTS = 20_000
 # What evaluating one place may cost, and what all places of one question may.
-PLACE_STEPS = 8_000
+PLACE_STEPS = 5_000
 QUESTION_STEPS = 40_000
 _CALLED_WITHOUT_NAME = frozenset(("forward", "__call__"))
 
@@ -65,11 +65,19 @@ class Flow:
         self._seen: dict[ast.AST, _Seen | None] = {}
         self._tried: set[Hashable] = set()
 
-    def improve(self, records: Iterable[Record]) -> bool:
-        """Follows the parameters and attributes in the arguments of calls; whether that told anything new."""
+    def improve(self, func: Func, records: Iterable[Record]) -> bool:
+        """Follows the parameters and attributes in the arguments of calls; whether that told anything new.
+
+        The parameters of ``func`` itself stay open: its callers are contexts of their own.
+        """
         interpreter = self.interpreter
         arguments = [value for r in records for value, _ in (*r.positional, *r.keywords.values())]
-        keys = [key for key in _inputs(arguments, interpreter) if key not in self._tried]
+        known = interpreter.parameters
+        keys = [
+            key
+            for key in _inputs(arguments, interpreter)
+            if key not in self._tried and not (key in known and known[key][0].node is func.node)
+        ]
         told = False
         for _ in range(MAX_CHAIN):
             new = [key for key in keys if self._learned(key)]
