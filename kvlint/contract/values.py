@@ -266,11 +266,16 @@ class Sequence(Value):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Value):
-    """One of two values, by a condition: ``yes if cond else no``."""
+    """One of two values, by a condition: ``yes if cond else no``; ``size`` counts the alternatives."""
 
     cond: Cond
     yes: Value
     no: Value
+    size: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.yes, self.no)
+        object.__setattr__(self, "size", sum(p.size if isinstance(p, Choice) else 1 for p in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import libcst as cst
@@ -50,12 +51,21 @@ from .torchlib import (
     number_of,
 )
 
+# Nobody asks about a value with more alternatives than this, and they are costly to carry along.
+MAX_SIZE = 64
+_SERIAL = count()
+
 
 def choose(cond: Cond | None, yes: Value, no: Value) -> Value:
     """``yes if cond else no``, without a choice when both are the same."""
     if same(yes, no) or cond is None:
         return yes if cond is not None or same(yes, no) else joined(yes, no)
-    return Choice(cond, yes, no, place=yes.place)
+    made = Choice(cond, yes, no, place=yes.place)
+    if made.size > MAX_SIZE:
+        return Unknown(
+            ("many", next(_SERIAL)), label_of(yes), "it has too many alternatives", place=yes.place
+        )
+    return made
 
 
 def joined(a: Value, b: Value) -> Value:
@@ -112,6 +122,33 @@ def one_of(options: list[Value], fallback: Value) -> Value:
     for option in options[1:]:
         result = joined(result, option)
     return result
+
+
+def substituted(value: Value, key: Hashable, own: Value) -> Value:
+    """The value with another one where it is unknown by ``key``."""
+    if isinstance(value, Unknown) and value.key is key:
+        return own
+    if isinstance(value, Choice):
+        return replace(value, yes=substituted(value.yes, key, own), no=substituted(value.no, key, own))
+    if isinstance(value, Join):
+        return one_of([substituted(option, key, own) for option in value.options], own)
+    return value
+
+
+def without_none(value: Value) -> Value:
+    """The alternatives that have attributes or items; the value itself when none has."""
+    if isinstance(value, Choice):
+        yes, no = without_none(value.yes), without_none(value.no)
+        if isinstance(yes, Const) and yes.value is None:
+            return no
+        if isinstance(no, Const) and no.value is None:
+            return yes
+        return value if yes is value.yes and no is value.no else replace(value, yes=yes, no=no)
+    if isinstance(value, Join):
+        rest = tuple(o for o in value.options if not (isinstance(o, Const) and o.value is None))
+        if 0 < len(rest) < len(value.options):
+            return rest[0] if len(rest) == 1 else replace(value, options=rest)
+    return value
 
 
 def plain_leaves(value: Value) -> list[Value]:

@@ -32,6 +32,7 @@ from .algebra import (
 )
 from .attributes import TENSOR_METHODS
 from .chunk import Site
+from .core import Passed
 from .library import Library
 from .objects import (
     Bound,
@@ -394,6 +395,9 @@ class Calls(Library):
         frame: Frame,
         statement: bool = False,
     ) -> Value:
+        if self._watch is not None and isinstance(site, Site):
+            passed = Passed(func, tuple(args), dict(kwargs), site, frame.name, dict(frame.state.heap))
+            self._watch.passed.append(passed)
         effects = (
             statement
             or self.has_op(func)
@@ -554,6 +558,7 @@ class Calls(Library):
         """
         self._serial += 1
         serial = self._serial
+        done: dict[int, Value] = {}
 
         def fresh(value: Value) -> Value:
             if isinstance(value, Tensor) and but is not None and value.key == but:
@@ -561,14 +566,20 @@ class Calls(Library):
             if isinstance(value, Tensor) and (
                 value.key == tensor.key or (tensor.storage is not None and value.storage == tensor.storage)
             ):
-                return replace(value, content=Content(), key=("stored", serial, value.key))
+                found = done.get(id(value))
+                if found is None:
+                    found = replace(value, content=Content(), key=("stored", serial, value.key))
+                    done[id(value)] = found
+                return found
             if isinstance(value, Choice):
-                yes, no = fresh(value.yes), fresh(value.no)
-                return (
-                    value
-                    if yes is value.yes and no is value.no
-                    else Choice(value.cond, yes, no, place=value.place)
-                )
+                # Alternatives share their parts: each is looked at once.
+                found = done.get(id(value))
+                if found is None:
+                    yes, no = fresh(value.yes), fresh(value.no)
+                    same_parts = yes is value.yes and no is value.no
+                    found = value if same_parts else Choice(value.cond, yes, no, place=value.place)
+                    done[id(value)] = found
+                return found
             return value
 
         state = frame.state

@@ -18,11 +18,11 @@ from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
+from .flow import Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .objects import ClassRef, Func
 from .prefilter import relevant
-from .sites import Sites
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage
@@ -78,7 +78,7 @@ class Project:
         self.target = target
         self._imports = Imports(roots, corpora)
         self._interpreter = Interpreter(self._imports)
-        self._sites = Sites(self._interpreter)
+        self._flow = Flow(self._interpreter)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
@@ -86,15 +86,15 @@ class Project:
             module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        return _Reading(self._interpreter, self._sites, module, self.target).run()
+        return _Reading(self._interpreter, self._flow, module, self.target).run()
 
 
 class _Reading:
     """The analysis of one module."""
 
-    def __init__(self, interpreter: Interpreter, sites: Sites, module: ModuleIndex, target: Target) -> None:
+    def __init__(self, interpreter: Interpreter, flow: Flow, module: ModuleIndex, target: Target) -> None:
         self.interpreter = interpreter
-        self.sites = sites
+        self.flow = flow
         self.module = module
         self.target = target
         self.operators = catalogue.names()
@@ -115,7 +115,7 @@ class _Reading:
             if func is None:
                 continue
             self.interpreter.limit = definition.steps if definition.names & self.callees else CALLER_STEPS
-            self._evaluate(func)
+            self._evaluate(func, definition.names)
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
@@ -209,24 +209,31 @@ class _Reading:
             owner = ClassRef(self.module, index) if index is not None else None
         return self.interpreter.function(self.module, definition.node, owner)
 
-    def _evaluate(self, func: Func) -> None:
+    def _evaluate(self, func: Func, names: frozenset[str]) -> None:
         # What was found before a question got too costly counts; the rest stays unknown.
         interpreter = self.interpreter
         limit = interpreter.limit
         records, views = len(interpreter.records), len(interpreter.views)
-        self._run(func)
+        self._run(func, names)
         for _ in range(ROUNDS):
-            told = self.sites.improve(interpreter.records[records:])
+            told = self.flow.improve(func, interpreter.records[records:])
             interpreter.limit = limit
             if not told:
                 break
             # With what the rest of the project tells of the parameters and attributes that were met.
             del interpreter.records[records:], interpreter.views[views:]
-            self._run(func)
+            self._run(func, names)
 
-    def _run(self, func: Func) -> None:
+    def _run(self, func: Func, names: frozenset[str]) -> None:
         with contextlib.suppress(OutOfBudget, RecursionError):
             self.interpreter.run_root(func)
+        if self._mentions_operator(func):
+            for cls in self.flow.receivers(func, names):
+                with contextlib.suppress(OutOfBudget, RecursionError):
+                    self.interpreter.run_on(func, cls)
+            for passed in self.flow.contexts(func):
+                with contextlib.suppress(OutOfBudget, RecursionError):
+                    self.interpreter.run_called(func, passed)
         seen: set[int] = set()
         pending = self._nested(func, seen)
         while pending:
