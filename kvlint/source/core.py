@@ -44,6 +44,7 @@ from .annotations import hint_of
 from .chunk import Site
 from .corpus import Corpus
 from .module import BadSource, ModuleIndex
+from .modulestate import unset
 from .objects import (
     Bound,
     ClassRef,
@@ -300,7 +301,7 @@ class Core:
         for key in yes.attrs.keys() | no.attrs.keys():
             left, right = yes.attrs.get(key), no.attrs.get(key)
             if left is None or right is None:
-                original = Unknown(("attr", *key), key[1], "it is not set on every path")
+                original = unset(key)
                 left, right = left or original, right or original
             result.attrs[key] = (
                 left

@@ -45,6 +45,7 @@ from .algebra import (
 from .chunk import Site
 from .core import Passed
 from .module import BadSource, ModuleIndex
+from .modulestate import slot
 from .objects import (
     ClassRef,
     Func,
@@ -476,6 +477,7 @@ class Interpreter(Patterns):
         """Binds a target; ``written`` is the expression on the right, where there is one."""
         if isinstance(target, cst.Name):
             if target.value in frame.globals_:
+                frame.state.attrs[slot(frame.module, target.value)] = value
                 return
             frame.state.vars[target.value] = labelled(value, target.value)
         elif isinstance(target, (cst.Tuple, cst.List)):
