@@ -47,6 +47,7 @@ from .objects import (
     PartialCall,
     Ref,
 )
+from .results import operator_results, result_kinds
 from .state import (
     MAX_DEPTH,
     Frame,
@@ -350,18 +351,12 @@ class Calls(Library):
                 for leaf in plain_leaves(self.force(value)):
                     if isinstance(leaf, Tensor):
                         self._changed(leaf, frame)
-        if count > 1:
-            items = tuple(
-                Unknown(
-                    (*key, index),
-                    f"{op.name}(...)[{index}]",
-                    f"it is a result of {op.name}",
-                    is_tensor=True,
-                    place=site,
-                )
-                for index in range(count)
-            )
-            return Sequence(items, "tuple", Num.of(count), place=site)
+        if operator is not None and count and op.name != "empty_with_swapped_memory":
+            bound = {p.name: v for p, (v, _) in zip(operator.params, positional, strict=False)}
+            bound.update({name: v for name, (v, _) in keywords.items()})
+            given = {n: self.simplify(self.force(v), frame.state.assumed) for n, v in bound.items()}
+            items = operator_results(op.name, result_kinds(operator.schema), given, key, site)
+            return items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
         if op.name == "empty_with_swapped_memory":
             return Tensor(key, "swapped tensor", device="host-swapped", storage=("fresh", key), place=site)
         return Unknown(key, f"{op.name}(...)", f"it is the result of {op.name}", place=site)

@@ -40,6 +40,7 @@ from .objects import (
     PartialCall,
     Ref,
 )
+from .results import ONE_TENSOR
 from .state import (
     Frame,
     Record,
@@ -177,6 +178,7 @@ class Library(Containers):
                     ("torch", name, *(key_of(v) for v in values)),
                     f"torch.{name}(...)",
                     f"torch.{name} is not modelled",
+                    is_tensor=True if name in ONE_TENSOR else None,
                     place=site,
                 )
             return found

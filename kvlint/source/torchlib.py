@@ -32,6 +32,7 @@ from .objects import Namespace
 
 # What the types of Python name as a dtype.
 PYTHON_DTYPES = {"builtins.bool": "bool", "builtins.int": "int64", "builtins.float": "float64"}
+Shape = tuple[Num | None, ...]
 # What torch.set_default_dtype can make of a tensor created without a dtype.
 DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
