@@ -254,7 +254,8 @@ def indexed(value: Value, index: Hashable) -> Value:
     if isinstance(value, Tensor) or (isinstance(value, Unknown) and varies(value.key)):
         return replace(value, key=("at", index, value.key))
     if isinstance(value, Number) and any(varies(atom.key) for atom in value.num.atoms()):
-        return Number(Num.atom(("at", index, value.num), f"{value.num.label} of an entry"), place=value.place)
+        entry = Num.atom(("at", index, value.num), f"{value.num.label} of an entry")
+        return Number(entry, value.whole, place=value.place)
     return value
 
 

@@ -23,6 +23,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     choose,
     is_hidden,
@@ -498,7 +499,10 @@ class Calls(Library):
             return found
 
         result = self.lift(apply, values, frame)
-        if name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
+        if isinstance(receiver, Tensor) and receiver.numpy:
+            if name in numpylib.IN_PLACE:
+                self._changed(receiver, frame)
+        elif name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
             if name not in KEEP_ELEMENTS:
                 self._changed(receiver, frame, but=receiver.key)
             self._rebind(node, receiver, result, frame)

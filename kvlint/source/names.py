@@ -14,6 +14,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     one_of,
     weakened,
@@ -271,6 +272,12 @@ class Names(Attributes):
                 return DType(dtype)
             if name in ("inf",):
                 return Const(float("inf"))
+        if namespace == "numpy":
+            named = numpylib.dtype_named(name)
+            if named is not None:
+                return named
+        if full == "numpy.newaxis":
+            return Const(None)
         if full in ("math.inf", "numpy.inf"):
             return Const(float("inf"))
         if full in ("math.pi",):

@@ -121,8 +121,21 @@ class Usage:
         for node in self._reads.get(target.value, []):
             after = self._order[node] > self._order[target]
             if after and self._computes(node) and self._branches(node) <= self._branches(target):
-                return Site(self.chunk, node)
+                return Site(self.chunk, node) if not self._left_between(target, node) else None
         return None
+
+    def _left_between(self, start: cst.CSTNode, end: cst.CSTNode) -> bool:
+        """Whether a test between two nodes may have left: what follows then runs on some paths only."""
+        first, last = self._order[start], self._order[end]
+        return any(
+            first < self._order[node] < last and not any(part is end for part in walk(node))
+            for node in self._exits
+        )
+
+    @cached_property
+    def _exits(self) -> list[cst.CSTNode]:
+        kinds = (cst.Return, cst.Raise, cst.Break, cst.Continue)
+        return [node for node in self._order if isinstance(node, kinds)]
 
     def _branches(self, node: cst.CSTNode) -> set[int]:
         """The tests around a node."""
