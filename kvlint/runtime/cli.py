@@ -90,9 +90,10 @@ class _Problem(Exception):
 
 def _prepare(options: argparse.Namespace, stack: ExitStack) -> None:
     import kvlint.sim as sim
+    from kvlint.autoload import npu_present
 
     try:
-        from kvlint.sim.session import npu_present
+        import torch  # noqa: F401
     except ImportError as error:
         raise _Problem(f"run needs torch ({error})") from error
 

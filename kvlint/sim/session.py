@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib
 import importlib.machinery
 import io
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
+from kvlint.autoload import npu_present
 from kvlint.contract import catalogue
 from kvlint.sim import device, modules, npu_api, stubs
 from kvlint.sim.errors import SimulationError
@@ -150,11 +150,6 @@ def wheel_installed() -> bool:
         importlib.machinery.PathFinder.find_spec("torch_npu", [entry or "."]) is not None
         for entry in sys.path
     )
-
-
-def npu_present() -> bool:
-    """This machine has an NPU."""
-    return bool(glob.glob("/dev/davinci[0-9]*"))
 
 
 def active() -> Simulation | None:

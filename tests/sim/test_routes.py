@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kvlint.contract import catalogue
+from kvlint.oracle.backends import backend
+from kvlint.oracle.errors import OracleError
 from kvlint.sim import SimulationError, install, simulate
 from kvlint.sim.session import wheel_installed
 
 HERE = Path(__file__).parent
+#: The catalogue's operators and overloads, all of which the release that both routes have knows.
+OPERATORS = {f"{o.namespace}::{o.full_name}" for o in catalogue.operators("2.13.0")}
+assert len(OPERATORS) == len(list(catalogue.operators())) == 100
 needs_wheel = pytest.mark.skipif(not wheel_installed(), reason="torch_npu is not installed")
 
 
@@ -30,13 +36,20 @@ def schema_errors(route: str) -> dict[str, list[str]]:
 @needs_wheel
 def test_both_routes_make_the_same_schema_errors() -> None:
     real, ours = schema_errors("wheel"), schema_errors("catalogue")
-    assert len(real) >= 100
+    assert set(real) == OPERATORS
     assert ours == real
 
 
 def test_schema_errors_are_errors() -> None:
-    for operator, errors in schema_errors("catalogue").items():
+    found = schema_errors("catalogue")
+    assert set(found) == OPERATORS
+    for operator, errors in found.items():
         assert "accepted" not in errors, operator
+
+
+def test_the_oracle_does_not_take_the_simulator_for_a_device(simulation: object) -> None:
+    with pytest.raises(OracleError, match="backend npu: the simulator is on"):
+        backend("npu")
 
 
 @pytest.mark.parametrize("route", ["catalogue", pytest.param("wheel", marks=needs_wheel)])
