@@ -14,9 +14,14 @@ import torch
 
 pytest.importorskip("safetensors")
 
+from typer.testing import CliRunner
+
+from kvlint.oracle.cli import app
+from kvlint.oracle.kernels import KERNELS
+from kvlint.oracle.report import load, render_html, render_markdown
 from kvlint.runtime.replay import replay
-from kvlint.runtime.replay import run as replay_command
 from kvlint.runtime.store import CapturedCall, CaptureError, Reader, Writer
+from kvlint.sim.kernels import KERNELS as SIMULATED
 
 DECODE = """\
 import sys, torch, torch_npu
@@ -243,17 +248,156 @@ def test_a_folder_that_cannot_be_written(decode: Path, kvlint_run: Any) -> None:
     assert done.stderr.startswith("kvlint: error: capture file: ")
 
 
-def test_the_replay_command(decode: Path, kvlint_run: Any, capsys: Any) -> None:
+def oracle(*words: str) -> Any:
+    return CliRunner().invoke(app, ["replay", *words])
+
+
+def test_the_replay_command(decode: Path, kvlint_run: Any) -> None:
     kvlint_run("--capture", "cap", "decode.py", "1")
     folder = str(decode / "cap")
-    assert replay_command([folder]) == 0
-    assert "2 calls, 0 with wrong numbers" in capsys.readouterr().out
-    assert replay_command([folder, "--format", "json", "--output", str(decode / "r.json")]) == 0
-    assert json.loads((decode / "r.json").read_text())["failed"] == 0
-    assert replay_command([folder, "--backend", "nothing"]) == 2
-    assert replay_command([str(decode / "none")]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2 and all(e.startswith("kvlint: error: ") for e in errors)
-    first_tensor_of = next((decode / "cap" / "tensors").iterdir())
-    first_tensor_of.unlink()
-    assert replay_command([folder]) in (1, 2)
+    done = oracle(folder, "--out", str(decode / "report"))
+    assert done.exit_code == 0, done.output
+    assert "2 calls, 0 with wrong numbers" in done.output
+    assert {p.name for p in (decode / "report").iterdir()} == {"report.json", "report.md", "report.html"}
+    data = json.loads(oracle(folder, "--output-format", "json").output)
+    assert data == load(decode / "report" / "report.json") | {
+        "seconds": data["seconds"], "command": data["command"], "cases": data["cases"]
+    }  # fmt: skip
+    assert [c["outcome"] for c in data["cases"]] == ["pass"] * 3
+    assert data["environment"]["capture torch"] == torch.__version__
+    assert oracle(folder, "--output-format", "markdown").output.startswith("## kvlint oracle: backend `sim`")
+    for words in (
+        [folder, "--backend", "nothing"], [str(decode / "none")], [folder, "--output-format", "xml"],
+        [folder, "--out", "/dev/null/x"],
+    ):  # fmt: skip
+        wrong = oracle(*words)
+        assert wrong.exit_code == 2
+        assert "Traceback" not in wrong.output and wrong.output.splitlines()[-1].startswith("kvlint oracle: ")
+    next((decode / "cap" / "tensors").iterdir()).unlink()
+    damaged = oracle(folder)
+    assert damaged.exit_code == 1 and "stopped: capture" in damaged.output
+
+
+MASK = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+LENS = [10, 33, 64]
+
+
+def attention(form: str) -> tuple[str, dict[str, Any]]:
+    """An attention call (operator, arguments) that keeps misuses apart: lengths differ, keys have a mean."""
+    source = torch.Generator().manual_seed(5)
+
+    def rows(*shape: int, mean: float = 0.0) -> torch.Tensor:
+        return (torch.randn(*shape, generator=source) * 1.2 + mean).bfloat16()
+
+    heads = {"num_query_heads": 8, "num_key_value_heads": 2, "softmax_scale": 0.125}
+    causal = {"sparse_mode": 3, "atten_mask": MASK, "input_layout": "TND"}
+    if form == "decode":
+        return "npu_fused_infer_attention_score", {
+            "query": rows(3, 1, 512), "key": rows(3, 64, 128, mean=0.5), "value": rows(3, 64, 128, mean=0.3),
+            "num_heads": 8, "num_key_value_heads": 2, "scale": 0.125, "input_layout": "BSH",
+            "actual_seq_lengths_kv": LENS,
+        }  # fmt: skip
+    name = "npu_fused_infer_attention_score_v2"
+    if form == "prefill":
+        return name, {
+            "query": rows(50, 8, 64), "key": rows(50, 2, 64, mean=0.5), "value": rows(50, 2, 64, mean=0.3),
+            "actual_seq_qlen": [20, 50], "actual_seq_kvlen": [20, 50], **heads, **causal,
+        }  # fmt: skip
+    return name, {
+        "query": rows(3, 8, 64), "key": rows(9, 16, 128, mean=0.5), "value": rows(9, 16, 128, mean=0.3),
+        "actual_seq_qlen": [1, 3], "actual_seq_kvlen": [27, 61], "block_size": 16,
+        "block_table": torch.tensor([[3, 1, 8, 8], [5, 2, 7, 6]], dtype=torch.int32), **heads, **causal,
+    }  # fmt: skip
+
+
+SINK = torch.full((8,), 4.0).bfloat16()
+#: form of the call, what it says beside, what the operator computed instead, the name of that misuse.
+MISUSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "scale-default": ("decode", {}, {"scale": 1.0}),
+    "kv-len-short": ("decode", {}, {"actual_seq_lengths_kv": [n - 1 for n in LENS]}),
+    "kv-len-capacity": ("decode", {}, {"actual_seq_lengths_kv": None}),
+    "kv-len-other-request": ("decode", {}, {"actual_seq_lengths_kv": [33, 64, 10]}),
+    "mask-missing": ("prefill", {}, {"sparse_mode": 0, "atten_mask": None}),
+    "window-ignored": ("prefill", {"sparse_mode": 4, "pre_tokens": 7, "next_tokens": 0}, {"sparse_mode": 3}),
+    "window-plus-one": (
+        "prefill", {"sparse_mode": 4, "pre_tokens": 7, "next_tokens": 0}, {"pre_tokens": 8}
+    ),
+    "sink-ignored": ("prefill", {"learnable_sink": SINK}, {"learnable_sink": None}),
+    "causal-top-left": ("paged", {}, {"sparse_mode": 2}),
+    "table-rows-rolled": ("paged", {}, {"block_table": torch.tensor([[5, 2, 7, 6], [3, 1, 8, 8]]).int()}),
+    "pages-swapped": ("paged", {}, {"block_table": torch.tensor([[1, 3, 8, 8], [2, 5, 7, 6]]).int()}),
+}  # fmt: skip
+
+
+def captured(folder: Path, name: str, given: dict[str, Any], out: list[torch.Tensor]) -> Path:
+    Writer(folder, {}, 1 << 30).add(CapturedCall(0, f"npu::{name}", given, out, {}, "model.py:7"))
+    return folder
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_wrong_capture_is_attributed_to_the_misuse(tmp_path: Path, misuse: str) -> None:
+    form, told, did = MISUSES[misuse]
+    name, given = attention(form)
+    given |= told
+    out = KERNELS[name](**given | did)
+    report = replay(captured(tmp_path / "cap", name, given, list(out)))
+    wrong, again = report.outcomes
+    assert (wrong.status, again.status) == ("fail", "pass")
+    assert again.explanation is None
+    why = wrong.explanation.attribution
+    assert misuse in why.names and why.outcome in ("exact", "tie"), why
+    assert wrong.explanation.location is not None
+    assert f"why: {why.sentence()}" in report.text()
+    data = report.data()["cases"][0]
+    assert data["why"]["names"] == why.names and data["place"] == "model.py:7" and data["where"]["map"]
+    for text in (render_markdown(report.data()), render_html(report.data())):
+        assert "model.py:7" in text and "oracle run --case" not in text
+
+
+@pytest.mark.parametrize("form", ["decode", "prefill", "paged"])
+def test_a_fault_that_is_no_misuse_stays_unknown(tmp_path: Path, form: str) -> None:
+    name, given = attention(form)
+    out = KERNELS[name](**given)[0]
+    noise = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)) * 0.2
+    report = replay(captured(tmp_path / "cap", name, given, [(out.float() + noise).bfloat16()]))
+    assert report.outcomes[0].explanation.attribution.outcome == "unknown"
+    unexplained = replay(tmp_path / "cap", explain=False)
+    assert unexplained.outcomes[0].status == "fail" and unexplained.outcomes[0].explanation is None
+
+
+def test_quantised_calls_say_why_they_are_not_explained(tmp_path: Path) -> None:
+    name, given = attention("decode")
+    scale = torch.full((128,), 0.02).bfloat16()
+    given |= {n: given[n].float().div(0.02).round().clamp(-127, 127).to(torch.int8) for n in ("key", "value")}
+    given |= {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
+    out = KERNELS[name](**given)[0]
+    report = replay(captured(tmp_path / "cap", name, given, [out * 1.3]))
+    assert report.outcomes[0].status == "fail"
+    assert "why: quantised calls are not explained" in report.text()
+    assert "not explained: quantised calls" in render_markdown(report.data())
+
+
+def test_operators_without_reference_are_compared_with_the_simulated_kernel(tmp_path: Path) -> None:
+    q, k, v = torch.randn(6, 4, 32).half(), torch.randn(6, 2, 32).half(), torch.randn(6, 2, 32).half()
+    given: dict[str, Any] = {
+        "query": q, "key": k, "value": v, "seq_len": torch.tensor([2, 4], dtype=torch.int32),
+        "scale_value": 0.2, "num_heads": 4, "num_kv_heads": 2, "out": torch.zeros_like(q),
+    }  # fmt: skip
+    right = torch.zeros_like(q)
+    SIMULATED["_npu_flash_attention_unpad"](**given | {"out": right})
+    for wrong, status in ((right, "close"), (right * 1.1, "differs")):
+        folder = tmp_path / status
+        call = CapturedCall(0, "atb::_npu_flash_attention_unpad", given, [], {"out": wrong}, "")
+        Writer(folder, {}, 1 << 20).add(call)
+        assert [(o.subject, o.status) for o in replay(folder).outcomes] == [("sim", status)]
+
+
+def test_two_replays_can_be_compared(tmp_path: Path) -> None:
+    name, given = attention("decode")
+    out = KERNELS[name](**given)[0]
+    for folder, result in (("old", out), ("new", out * 1.3)):
+        captured(tmp_path / folder / "cap", name, given, [result])
+        oracle(str(tmp_path / folder / "cap"), "--out", str(tmp_path / folder))
+    words = [str(tmp_path / f / "report.json") for f in ("old", "new")]
+    done = CliRunner().invoke(app, ["compare", *words])
+    assert done.exit_code == 1 and "regression 00000000 npu::npu_fused" in done.output
