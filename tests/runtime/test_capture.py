@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typer.testing import CliRunner
 from kvlint.oracle.cli import app
 from kvlint.oracle.kernels import KERNELS
 from kvlint.oracle.report import load, render_html, render_markdown
+from kvlint.runtime import store
 from kvlint.runtime.replay import replay
 from kvlint.runtime.store import CapturedCall, CaptureError, Reader, Writer
 from kvlint.sim.kernels import KERNELS as SIMULATED
@@ -117,35 +120,87 @@ def test_a_killed_run_is_readable_and_can_go_on(decode: Path, kvlint_run: Any) -
     assert not list((decode / "cap").rglob("*.part"))
 
 
-@pytest.mark.parametrize("stop", range(1, 12))
-def test_every_prefix_of_the_writes_is_readable(tmp_path: Path, monkeypatch: Any, stop: int) -> None:
-    """The process dies at the n-th change of the disk: just before a rename, with the scrap file there."""
-    import os
+def dying_writer(folder: Path, stop: int, halfway: bool) -> int:
+    """A process that writes calls and kills itself at its ``stop``-th step of writing; calls it completed.
 
-    done = 0
-    rename = os.replace
+    Steps are an open file with nothing, or half of the data, in it, one that is not on disk yet, and one that
+    has not got, or has just got, its name.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as told:
+            complete = len(told.read())
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return complete
+    try:
+        steps = 0
 
-    def dying(source: Any, target: Any) -> None:
-        nonlocal done
-        done += 1
-        if done == stop:
-            raise KeyboardInterrupt
-        rename(source, target)
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == stop:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("kvlint.runtime.store.os.replace", dying)
-    complete = 0
-    with pytest.raises(KeyboardInterrupt):
-        writer = Writer(tmp_path, {}, 1 << 20)
-        while True:
-            writer.add(record(x=torch.full((2,), float(complete)), y=torch.ones(2)))
-            complete += 1
-    monkeypatch.undo()
-    if stop > 1:
-        assert len(list(Reader(tmp_path))) == complete
+        class Part:
+            def __init__(self, *args: Any) -> None:
+                self.file = open(*args, buffering=0)  # noqa: SIM115
+
+            def __enter__(self) -> Any:
+                step()
+                return self
+
+            def __exit__(self, *error: Any) -> None:
+                self.file.close()
+
+            def write(self, data: bytes) -> None:
+                self.file.write(data[: len(data) // 2] if halfway else b"")
+                step()
+                self.file.write(data[len(data) // 2 :] if halfway else data)
+                step()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.file, name)
+
+        rename = os.replace
+
+        def replace(source: Any, target: Any) -> None:
+            step()
+            rename(source, target)
+            step()
+
+        store.open = Part  # type: ignore[attr-defined]
+        store.os.replace = replace
+        writer = Writer(folder, {}, 1 << 20)
+        for n in range(9):
+            writer.add(record(x=torch.full((2,), float(n)), y=torch.ones(2)))
+            os.write(writing, b".")
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+@pytest.mark.parametrize("stop", range(1, 41))
+def test_a_kill_at_any_step_of_writing_loses_no_complete_call(
+    tmp_path: Path, stop: int, halfway: bool
+) -> None:
+    complete = dying_writer(tmp_path, stop, halfway)
+    if not (tmp_path / "capture.json").exists():
+        assert not complete
+        with pytest.raises(CaptureError, match=r"there is no capture\.json"):
+            Reader(tmp_path)
+    else:
+        calls = list(Reader(tmp_path))
+        # The call may be complete although its writer did not live to say so.
+        assert len(calls) in (complete, complete + 1)
+        assert [c.given["x"].tolist() for c in calls] == [[float(n)] * 2 for n in range(len(calls))]
     writer = Writer(tmp_path, {}, 1 << 20)
-    assert writer.next == complete
+    before = writer.next
     writer.add(record(z=1))
-    assert [c.number for c in Reader(tmp_path)] == list(range(complete + 1))
+    assert [c.number for c in Reader(tmp_path)] == list(range(before + 1))
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_the_size_limit_holds(tmp_path: Path) -> None:
@@ -182,7 +237,7 @@ def test_all_kinds_of_arguments_come_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
-    writer = Writer(tmp_path, {}, 1 << 20)
+    writer = Writer(tmp_path, {"tool": "kvlint"}, 1 << 20)
     for n in range(3):
         writer.add(record(x=torch.full((4,), float(n))))
     return tmp_path
@@ -203,6 +258,24 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "head gone": (lambda d: (d / "capture.json").unlink(), "there is no capture.json"),
     "head cut": (lambda d: (d / "capture.json").write_text("{"), "capture.json is damaged"),
     "other version": (lambda d: (d / "capture.json").write_text('{"version": 9}'), "format version 9"),
+    "head of another form": (lambda d: (d / "capture.json").write_text("[]"), "capture.json is damaged"),
+    "head content": (
+        lambda d: (d / "capture.json").write_text(
+            (d / "capture.json").read_text().replace("kvlint", "kvlimt")
+        ),
+        "capture.json is damaged (its content has changed)",
+    ),
+    "call content": (
+        lambda d: (d / "calls" / "00000001.json").write_text(
+            (d / "calls" / "00000001.json").read_text().replace("x.py:1", "x.py:2")
+        ),
+        "call 00000001 is damaged (its content has changed)",
+    ),
+    "call nested deeply": (
+        lambda d: (d / "calls" / "00000001.json").write_text("[" * 100_000),
+        "call 00000001 is damaged",
+    ),
+    "foreign file": (lambda d: (d / "calls" / "notes.json").write_text("{}"), "calls cannot be listed"),
     "call gone": (lambda d: (d / "calls" / "00000001.json").unlink(), "call 00000001 is missing"),
     "call cut": (lambda d: (d / "calls" / "00000001.json").write_text('{"opera'), "call 00000001 is damaged"),
     "call of another form": (
@@ -214,9 +287,13 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "tensor header": (lambda d: flip(first_tensor(d), 3), "is damaged"),
     "tensor content": (lambda d: flip(first_tensor(d), -2), "is damaged (its content has changed)"),
     "foreign path": (
-        lambda d: (d / "calls" / "00000001.json").write_text(
-            '{"operator": "", "given": {"x": {"tensor": "../../x"}}, '
-            '"results": [], "mutated": {}, "place": ""}'
+        lambda d: (d / "calls" / "00000001.json").write_bytes(
+            store._sealed(
+                {
+                    "operator": "", "given": {"x": {"tensor": "../../x"}}, "results": [], "mutated": {},
+                    "place": "",
+                }  # fmt: skip
+            )
         ),
         "has no valid name",
     ),
@@ -231,6 +308,38 @@ def test_damage_is_named_in_one_line(capture: Path, kind: str) -> None:
         list(Reader(capture))
     assert said in str(found.value)
     assert str(capture) in str(found.value) and "\n" not in str(found.value)
+
+
+def contents(folder: Path) -> list[Any]:
+    return [
+        (call.operator, call.place, [(k, getattr(v, "tolist", lambda v=v: v)()) for k, v in call.given.items()])
+        for call in Reader(folder)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_damage_goes_unnoticed(tmp_path: Path, seed: int) -> None:
+    """A byte anywhere is changed, or a file anywhere is cut or grows: an error, or what was recorded."""
+    source = random.Random(seed)
+    writer = Writer(tmp_path, {"made": "by a test"}, 1 << 20)
+    for n in range(3):
+        writer.add(record(x=torch.full((4,), float(n)), scale=0.125, lens=[1, 20, 300], text="TND"))
+    want = contents(tmp_path)
+    path = source.choice(sorted(p for p in tmp_path.rglob("*") if p.is_file()))
+    data, at = bytearray(path.read_bytes()), 0
+    at = source.randrange(len(data))
+    kind = source.choice(["flip", "flip", "cut", "grow"])
+    if kind == "flip":
+        data[at] ^= 1 << source.randrange(8)
+    elif kind == "cut":
+        del data[at:]
+    else:
+        data += bytes(source.randrange(256) for _ in range(source.randrange(1, 9)))
+    path.write_bytes(data)
+    try:
+        assert contents(tmp_path) == want
+    except CaptureError as error:
+        assert str(tmp_path) in str(error) and "\n" not in str(error)
 
 
 def test_replay_goes_as_far_as_it_can(decode: Path, kvlint_run: Any) -> None:
