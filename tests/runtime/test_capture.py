@@ -289,10 +289,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "foreign path": (
         lambda d: (d / "calls" / "00000001.json").write_bytes(
             store._sealed(
-                {
-                    "operator": "", "given": {"x": {"tensor": "../../x"}}, "results": [], "mutated": {},
-                    "place": "",
-                }  # fmt: skip
+                dict(operator="", given={"x": {"tensor": "../../x"}}, results=[], mutated={}, place="")
             )
         ),
         "has no valid name",
@@ -312,8 +309,8 @@ def test_damage_is_named_in_one_line(capture: Path, kind: str) -> None:
 
 def contents(folder: Path) -> list[Any]:
     return [
-        (call.operator, call.place, [(k, getattr(v, "tolist", lambda v=v: v)()) for k, v in call.given.items()])
-        for call in Reader(folder)
+        (c.operator, c.place, [(k, v.tolist() if k == "x" else v) for k, v in c.given.items()])
+        for c in Reader(folder)
     ]
 
 
