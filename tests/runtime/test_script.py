@@ -175,3 +175,35 @@ def test_the_traceback_of_a_thread_is_the_scripts_own(
     assert kvlint_run("t.py").stderr == plain and "ValueError: x" in plain
     captured = kvlint_run("--capture", "cap", "t.py").stderr
     assert captured == plain + "kvlint: cap: 0 calls recorded\n"
+
+
+WITH_NPU = """\
+import glob, sys
+files = glob.glob
+def seen(pattern, *args, **kwargs):
+    return ["/dev/davinci0"] if "davinci" in pattern else files(pattern, *args, **kwargs)
+glob.glob = seen
+from kvlint.runtime.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "simulated"), [([], False), (["--device", "npu"], False), (["--sim"], True)]
+)
+def test_with_an_npu_nothing_is_simulated_unless_asked(
+    tmp_path: Path, python: Any, options: list[str], simulated: bool
+) -> None:
+    (tmp_path / "with_npu.py").write_text(WITH_NPU)
+    (tmp_path / "ask.py").write_text(
+        "import kvlint.sim, os, torch\n"
+        "print(kvlint.sim.active() is not None, hasattr(torch.Tensor, 'npu'))\n"
+        "try:\n"
+        "    with kvlint.sim.simulate('catalogue'): print('on')\n"
+        "except kvlint.sim.SimulationError as error: print(error)\n"
+    )
+    done = python("with_npu.py", *options, "--route", "catalogue", "ask.py")
+    first, second = done.stdout.splitlines()
+    assert first == f"{simulated} {simulated}"
+    assert second == ("on" if simulated else
+                      "this machine has an NPU; ask for the simulator explicitly (force=True, --sim)")  # fmt: skip
