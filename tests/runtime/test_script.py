@@ -205,5 +205,5 @@ def test_with_an_npu_nothing_is_simulated_unless_asked(
     done = python("with_npu.py", *options, "--route", "catalogue", "ask.py")
     first, second = done.stdout.splitlines()
     assert first == f"{simulated} {simulated}"
-    assert second == ("on" if simulated else
-                      "this machine has an NPU; ask for the simulator explicitly (force=True, --sim)")  # fmt: skip
+    refused = "this machine has an NPU; ask for the simulator explicitly (force=True, --sim)"
+    assert second == ("on" if simulated else refused)
