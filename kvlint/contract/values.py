@@ -248,6 +248,7 @@ class Sequence(Value):
         kind: "list" or "tuple".
         length: number of elements.
         element: a value that stands for every element, when the items are not known one by one.
+        names: how the items of a named tuple are called.
         uneven: why a loop does not add one entry a round, when it visibly does not.
     """
 
@@ -258,6 +259,7 @@ class Sequence(Value):
     content: Content = NO_CONTENT
     key: Hashable = None
     label: str = field(default="list", compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False)
     uneven: Note | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

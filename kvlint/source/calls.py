@@ -45,6 +45,7 @@ from .objects import (
     Namespace,
     OpRef,
     PartialCall,
+    RecordType,
     Ref,
 )
 from .results import operator_results, result_kinds
@@ -54,6 +55,7 @@ from .state import (
     Record,
     State,
 )
+from .syntax import ast_dotted
 from .torchlib import (
     Test,
     as_tensor,
@@ -65,6 +67,10 @@ from .torchlib import (
 KEEP_ELEMENTS = frozenset(
     ("requires_grad_", "share_memory_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_")
 )
+
+
+def _is_typed_dict(cls: ClassRef) -> bool:
+    return any(ast_dotted(base).rsplit(".", 1)[-1] == "TypedDict" for base in cls.index.node.bases)
 
 
 class Calls(Library):
@@ -226,6 +232,15 @@ class Calls(Library):
             return self._call_function(
                 callee.func, [callee.receiver, *args], kwargs, opaque, site, frame, statement
             )
+        if isinstance(callee, RecordType) and opaque is None:
+            items = dict(zip(callee.names, args, strict=False)) | kwargs
+            if items.keys() == set(callee.names):
+                parts = tuple(items[name] for name in callee.names)
+                return Sequence(parts, "tuple", Num.of(len(parts)), names=callee.names, place=site)
+        if isinstance(callee, ClassRef) and opaque is None and not args and _is_typed_dict(callee):
+            found = self._builtin("dict", args, kwargs, site, frame, node)
+            if found is not None:
+                return found
         if isinstance(callee, ClassRef):
             return self._construct(callee, args, kwargs, opaque, site, frame, node)
         if isinstance(callee, Namespace):

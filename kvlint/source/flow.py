@@ -17,7 +17,8 @@ from kvlint.contract.num import Num
 from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
 
 from .algebra import is_numeric, one_of, plain_leaves, same, substituted
-from .attributes import STARTS_AS_NONE, defines
+from .attributes import NOT_SET, STARTS_AS_NONE, defines
+from .chunk import Site
 from .core import Made, Passed, Watch
 from .evaluate import Interpreter
 from .module import ModuleIndex
@@ -159,7 +160,10 @@ class Flow:
     def _attribute(self, obj: Instance, name: str) -> Value | None:
         """An attribute of an object of unknown origin."""
         interpreter = self.interpreter
-        made = self.made(obj.cls)
+        # What is known of one object is not what other places make.
+        site = obj.place
+        one = obj.args is not None
+        made = (Made(obj, site),) if one and isinstance(site, Site) else self.made(obj.cls)
         elsewhere = self._assigned(obj.cls, name) if made else None
         if elsewhere is None:
             return None
@@ -173,6 +177,8 @@ class Flow:
                 if isinstance(own, Unknown) and own.reason == STARTS_AS_NONE:
                     # Whoever sets another value is looked at, too.
                     own = Const(None, place=own.place)
+                elif elsewhere and isinstance(own, Unknown) and own.reason == NOT_SET:
+                    own = None
             value = item.attributes.get(name, own)
             if value is not None and own is not None:
                 value = substituted(value, intern(("attr", instance.key, name)), own)

@@ -32,12 +32,15 @@ from .algebra import (
 )
 from .chunk import Site
 from .containers import Containers
+from .core import Made
 from .objects import (
     Frozen,
+    Instance,
     MapValue,
     Namespace,
     OpRef,
     PartialCall,
+    RecordType,
     Ref,
 )
 from .results import ONE_TENSOR
@@ -114,6 +117,12 @@ class Library(Containers):
             return self._builtin(name[9:], args, kwargs, site, frame, node)
         if name in ("copy.copy", "copy.deepcopy") and args:
             return self._copied(args[0], node, frame)
+        if name in ("dataclasses.replace", "copy.replace") and args:
+            return self.lift(lambda v: self._replaced(v, kwargs, site), [args[0]], frame)
+        if name in ("types.SimpleNamespace", "argparse.Namespace") and not args:
+            return self._namespace(kwargs, site, frame)
+        if name in ("collections.namedtuple", "typing.NamedTuple") and len(args) == 2:
+            return self._record_type(args[1], site, frame)
         if name == "itertools.pairwise" and args:
             return self._pairs(args[0], site)
         if name in ("itertools.accumulate",) and args:
@@ -157,6 +166,47 @@ class Library(Containers):
                     short = f"nn.functional.{short}"
                 return self._torch_function(short, args, kwargs, site, frame)
         return None
+
+    def _replaced(self, value: Value, given: dict[str, Value], site: Site) -> Value:
+        """A dataclass object with other values for some fields."""
+        if not isinstance(value, Instance):
+            return Unknown(
+                ("replaced", key_of(value), *((k, key_of(v)) for k, v in given.items())),
+                label_of(value),
+                "it is a changed copy of an unknown object",
+                place=site,
+            )
+        key = ("replaced", value.key, *((k, key_of(self.force(v))) for k, v in given.items()))
+        kwargs = {**(value.kwargs or {}), **given} if value.args is not None else None
+        made = Instance(key, value.cls, value.args, kwargs, label=value.label, place=site)
+        for name, content in given.items():
+            self._left[made.key, name] = content
+        if self._watch is not None:
+            self._watch.made.append(Made(made, site, attributes=given, partial=value.args is None))
+        return made
+
+    def _namespace(self, given: dict[str, Value], site: Site, frame: Frame) -> Value:
+        """An object with the attributes it is given, and those that are set later."""
+        key = ("namespace", site, *((k, key_of(self.force(v))) for k, v in given.items()))
+        made = Unknown(key, "namespace", "it is an object of another kind", is_tensor=False, place=site)
+        for name, content in given.items():
+            frame.state.attrs[made.key, name] = content
+        return made
+
+    def _record_type(self, names: Value, site: Site, frame: Frame) -> Value | None:
+        content = self.deref(self.force(names), frame)
+        if isinstance(content, Const) and isinstance(content.value, str):
+            return RecordType(tuple(content.value.replace(",", " ").split()), place=site)
+        if not isinstance(content, Sequence) or content.items is None:
+            return None
+        found = []
+        for item in content.items:
+            # ``typing.NamedTuple`` has pairs of a name and a type.
+            first = item.items[0] if isinstance(item, Sequence) and item.items else item
+            if not isinstance(first, Const) or not isinstance(first.value, str):
+                return None
+            found.append(first.value)
+        return RecordType(tuple(found), place=site)
 
     def _torch_function(
         self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame

@@ -181,6 +181,8 @@ class Names(Attributes):
                     # Whoever needs the variable sets it first.
                     value = replace(unknown, reason="it starts as None and is set elsewhere")
                 options.append(value)
+            if any(b.kind == "def" for b in bindings) and self._is_replaced(module, name):
+                options.append(replace(unknown, reason="other code puts another function in its place"))
             if name in module.global_writes:
                 written = rebound(self, module, name)
                 options.extend(written or ())
@@ -191,6 +193,10 @@ class Names(Attributes):
             self._busy.discard(key)
         self._globals[key] = value
         return value
+
+    def _is_replaced(self, module: ModuleIndex, name: str) -> bool:
+        corpus = self.files.corpus(module.path)
+        return corpus is not None and corpus.replaces(name)
 
     def _bound_value(self, module: ModuleIndex, name: str, binding: Binding) -> Value:
         if binding.kind == "def":
