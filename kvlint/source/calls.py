@@ -561,10 +561,12 @@ class Calls(Library):
             None, "list", None, piece, key=("all_gather", tensor.key), label="all_gather(...)", place=site
         )
 
-    def _changed(self, tensor: Tensor, frame: Frame, but: Hashable = None) -> None:
+    def _changed(
+        self, tensor: Tensor, frame: Frame, but: Hashable = None, holds: Content | None = None
+    ) -> None:
         """A tensor was written to: what shares its memory no longer holds what it was built with.
 
-        ``but`` is a view that is known to hold something else now.
+        ``but`` is a view that is known to hold something else now, ``holds`` what the tensor itself does.
         """
         self._serial += 1
         serial = self._serial
@@ -578,7 +580,8 @@ class Calls(Library):
             ):
                 found = done.get(id(value))
                 if found is None:
-                    found = replace(value, content=Content(), key=("stored", serial, value.key))
+                    content = holds if holds is not None and value.key == tensor.key else Content()
+                    found = replace(value, content=content, key=("stored", serial, value.key))
                     done[id(value)] = found
                 return found
             if isinstance(value, Choice):

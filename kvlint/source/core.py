@@ -19,6 +19,7 @@ from kvlint.contract.values import (
     Absent,
     Choice,
     Const,
+    Content,
     DType,
     Hint,
     Join,
@@ -671,7 +672,9 @@ class Core:
     def assign(self, target: Any, value: Value, frame: Frame, written: Any = None) -> None:
         raise NotImplementedError
 
-    def _changed(self, tensor: Tensor, frame: Frame) -> None:
+    def _changed(
+        self, tensor: Tensor, frame: Frame, but: Hashable = None, holds: Content | None = None
+    ) -> None:
         raise NotImplementedError
 
     def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:

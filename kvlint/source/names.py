@@ -67,6 +67,8 @@ _BUILTINS = frozenset(
         "dict",
         "list",
         "tuple",
+        "set",
+        "frozenset",
         "getattr",
         "setattr",
         "len",
