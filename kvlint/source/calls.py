@@ -34,10 +34,12 @@ from .attributes import TENSOR_METHODS
 from .chunk import Site
 from .core import Passed
 from .library import Library
+from .modulestate import forget_entries
 from .objects import (
     Bound,
     ClassRef,
     Deferred,
+    Frozen,
     Func,
     Instance,
     MapValue,
@@ -300,6 +302,8 @@ class Calls(Library):
         else can be meant."""
         for value in [*args, *kwargs.values()]:
             for leaf in plain_leaves(value):
+                if isinstance(leaf, (Ref, Frozen)):
+                    forget_entries(frame.state.attrs, leaf)
                 if isinstance(leaf, Ref):
                     content = self.deref(leaf, frame)
                     if isinstance(content, MapValue) and content.open is None:

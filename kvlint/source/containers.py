@@ -37,6 +37,7 @@ from .algebra import (
     with_entries,
 )
 from .chunk import Site
+from .modulestate import forget_entries
 from .objects import (
     MapValue,
     Ref,
@@ -364,6 +365,8 @@ class Containers(Subscripts):
         frame: Frame,
         node: cst.Call,
     ) -> Value | None:
+        if name in ("update", "pop", "popitem", "clear", "setdefault"):
+            forget_entries(frame.state.attrs, receiver)
         if name == "update" and isinstance(receiver, Ref):
             for other in args:
                 self._update(receiver, other, frame, site)

@@ -47,9 +47,10 @@ from .chunk import Site
 from .contexts import Contexts
 from .core import Passed
 from .module import BadSource, ModuleIndex
-from .modulestate import slot
+from .modulestate import entry_slot, forget_entries, slot
 from .objects import (
     ClassRef,
+    Frozen,
     Func,
     MapValue,
     Namespace,
@@ -543,6 +544,11 @@ class Interpreter(Contexts):
         base = self.force(self.expr(target.value, frame))
         key = self._subscript_key(target, frame)
         for leaf in plain_leaves(base):
+            if isinstance(self.deref(leaf, frame), MapValue):
+                forget_entries(frame.state.attrs, leaf)
+                visible = isinstance(key, Const) and not isinstance(leaf, Frozen)
+                if key is not None and not visible and not isinstance(key, (Choice, Join)):
+                    frame.state.attrs[entry_slot(leaf, key)] = value
             if isinstance(leaf, Ref):
                 content = self.deref(leaf, frame)
                 if isinstance(content, MapValue):

@@ -12,6 +12,7 @@ from kvlint.contract.values import Choice, Unknown, Value
 
 from .module import ModuleIndex
 from .syntax import parameters_of
+from .torchlib import key_of
 
 if TYPE_CHECKING:
     from .core import Core
@@ -24,12 +25,26 @@ def slot(module: ModuleIndex, name: str) -> tuple[Hashable, str]:
     return ("globals", module.path), name
 
 
+def entry_slot(holder: Value, index: Value) -> tuple[Hashable, str]:
+    """Where a state keeps what was stored in a dict under a key that is not visible."""
+    return ("entry", key_of(holder), key_of(index)), "[]"
+
+
+def forget_entries(attrs: dict[tuple[Hashable, str], Value], holder: Value) -> None:
+    """Drops what was stored under keys that are not visible: the dict may have changed since."""
+    marker = ("entry", key_of(holder))
+    for slot_ in [key for key in attrs if isinstance(key[0], tuple) and key[0][:2] == marker]:
+        del attrs[slot_]
+
+
 def unset(key: tuple[Hashable, str]) -> Unknown:
     """What an attribute or module variable holds on a path that does not set it."""
     owner, name = key
     reason = "it is not set on every path"
     if isinstance(owner, tuple) and owner[:1] == ("globals",):
         return Unknown(("global", owner[1], name), name, reason, declared=True)
+    if isinstance(owner, tuple) and owner[:1] == ("entry",):
+        return Unknown(("item", *owner[1:]), "an entry of a dict", "it was stored before, if at all")
     return Unknown(("attr", *key), name, reason)
 
 

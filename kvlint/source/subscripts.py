@@ -32,6 +32,7 @@ from .algebra import (
 )
 from .chunk import Site
 from .masks import indexed_ramp
+from .modulestate import entry_slot
 from .objects import (
     Frozen,
     MapValue,
@@ -91,6 +92,9 @@ class Subscripts(Operations):
         content = self.deref(value, frame)
         single = indices[0] if len(indices) == 1 else None
         if isinstance(content, MapValue):
+            stored = frame.state.attrs.get(entry_slot(value, single)) if isinstance(single, Value) else None
+            if stored is not None:
+                return stored
             if isinstance(single, Const) and is_hashable(single.value) and single.value in content.entries:
                 return self._inside(value, content.entries[single.value])
             picked = self.some_entry(content, site) if isinstance(single, (Unknown, Number)) else None
