@@ -126,7 +126,7 @@ class Calls(Library):
 
     def _star_items(self, value: Value, frame: Frame) -> list[Value] | None:
         """The elements of ``*value``, when their number is known."""
-        value = self.force(value)
+        value = self.lift(lambda leaf: self.tuple_of(leaf, leaf.place, frame), [value], frame)
         counts: set[int | None] = set()
         for leaf in plain_leaves(value):
             content = self.deref(leaf, frame)

@@ -666,6 +666,19 @@ class Core:
     ) -> Value:
         raise NotImplementedError
 
+    def apply(
+        self,
+        callee: Value,
+        positional: list[tuple[Value, Site | None]],
+        keywords: dict[str, tuple[Value, Site | None]],
+        opaque: Note | None,
+        site: Site,
+        frame: Frame,
+        node: cst.Call,
+        statement: bool,
+    ) -> Value:
+        raise NotImplementedError
+
     def _update(self, ref: Ref, other: Value, frame: Frame, site: Site) -> None:
         raise NotImplementedError
 

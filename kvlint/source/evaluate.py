@@ -520,8 +520,8 @@ class Interpreter(Contexts):
 
     def _item(self, value: Value, index: int, count: int, frame: Frame, node: cst.CSTNode) -> Value:
         """Element ``index`` of an unpacked value."""
-        value = self.deref(value, frame)
         site = Site(frame.chunk, node)
+        value = self.tuple_of(self.deref(value, frame), site, frame)
         if isinstance(value, Sequence):
             if value.items is not None and index < len(value.items):
                 return value.items[index]

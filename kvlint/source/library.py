@@ -358,9 +358,32 @@ class Library(Containers):
                 label="range(...)",
                 place=site,
             )
-        if name == "sum" and args:
-            return None
+        if name == "map" and len(args) == 2:
+            return self._mapped(args[0], args[1], site, frame, node)
         return None
+
+    def _mapped(
+        self, function: Value, iterable: Value, site: Site, frame: Frame, node: cst.Call
+    ) -> Value | None:
+        """``map(function, items)``, item by item where they are visible."""
+        value = self.deref(self.simplify(self.force(iterable), frame.state.assumed), frame)
+        if not isinstance(value, Sequence) or (value.items is not None and len(value.items) > 16):
+            return None
+
+        def result(item: Value) -> Value:
+            return self.lift(
+                lambda leaf: self.apply(leaf, [(item, site)], {}, None, site, frame, node, False),
+                [function],
+                frame,
+            )
+
+        if value.items is not None:
+            items = tuple(result(item) for item in value.items)
+            return Sequence(items, "list", Num.of(len(items)), place=site)
+        if value.element is None:
+            return None
+        key = ("map", key_of(function), key_of(value))
+        return Sequence(None, "list", value.length, result(value.element), key=key, place=site)
 
     def _pairs(self, value: Value, site: Site) -> Value:
         """Each item with the next."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
@@ -35,12 +36,16 @@ from .masks import indexed_ramp
 from .modulestate import entry_slot
 from .objects import (
     Frozen,
+    Instance,
     MapValue,
     Ref,
 )
 from .operations import Operations
 from .state import (
     Frame,
+)
+from .syntax import (
+    ast_dotted,
 )
 from .torchlib import (
     as_tensor,
@@ -89,7 +94,7 @@ class Subscripts(Operations):
         self, value: Value, indices: list[Any], site: Site, frame: Frame, node: cst.Subscript
     ) -> Value:
         """``value[indices]`` for a value without alternatives."""
-        content = self.deref(value, frame)
+        content = self.tuple_of(self.deref(value, frame), site, frame)
         single = indices[0] if len(indices) == 1 else None
         if isinstance(content, MapValue):
             stored = frame.state.attrs.get(entry_slot(value, single)) if isinstance(single, Value) else None
@@ -136,6 +141,19 @@ class Subscripts(Operations):
             return replace(found, options=tuple(self._inside(holder, option) for option in found.options))
         content = holder.heap.get(found.ident) if isinstance(found, Ref) else None
         return Frozen(content, holder.heap, place=found.place) if content is not None else found
+
+    def tuple_of(self, value: Value, site: Any, frame: Frame) -> Value:
+        """The items of a ``NamedTuple`` object; any other value as it is."""
+        if not isinstance(value, Instance):
+            return value
+        node = value.cls.index.node
+        if [ast_dotted(base).rsplit(".", 1)[-1] for base in node.bases] != ["NamedTuple"]:
+            return value
+        names = [
+            s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        ]
+        items = tuple(self.instance_attribute(value, name, site, frame) for name in names)
+        return Sequence(items, "tuple", Num.of(len(items)), place=value.place)
 
     def some_entry(self, content: MapValue, site: Site) -> Value | None:
         """An entry of a dict whose keys are all visible, by a key that is not."""
