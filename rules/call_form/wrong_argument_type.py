@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 
 from kvlint.contract.call import Arg, Call
@@ -88,8 +88,24 @@ class WrongArgumentType(Rule):
                 actual_seq_lengths_kv=[128, 256],  # KV113
             )
         """,
+        "a length for the list of lengths": """
+            longest = int(lens.max()) + 1
+            torch_npu.npu_incre_flash_attention(
+                q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BSH", scale_value=0.1,
+                actual_seq_lengths=longest)  # KV113
+        """,
+        "an element for the list of lengths": """
+            torch_npu.npu_incre_flash_attention(
+                q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BSH", scale_value=0.1,
+                actual_seq_lengths=lens.max().item())  # KV113
+        """,
     }
     ok = {
+        "arithmetic that may be a list's": """
+            torch_npu.npu_incre_flash_attention(
+                q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BSH", scale_value=0.1,
+                actual_seq_lengths=past + new)
+        """,
         "integers": """
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=1024 // 128, num_key_value_heads=8, scale=1, input_layout="BSH",
@@ -154,8 +170,8 @@ def _fits(arg: Arg, value: Value) -> Tri:
             return YES
         return Tri(None, (Note(f"{value.label}: {value.reason}", value.place),))
     if isinstance(value, Number):
-        if many and value.whole and not any(atom.declared for atom in value.num.atoms()):
-            # int(...), .item() or a size: a single number, whatever the operands are.
+        if many and all(_is_measured(atom.key) for atom in value.num.atoms()):
+            # Whatever is measured, the result is a single number.
             return tri(False, note)
         # Arithmetic with an unknown operand may be that of a tensor, which is taken for a number too.
         fits = not many and (kind in ("float", "bool") or (kind == "int" and value.whole))
@@ -172,6 +188,13 @@ def _fits(arg: Arg, value: Value) -> Tri:
         # A dtype is an int to the dispatcher.
         return tri(isinstance(value, DType) and kind == "int", note)
     return tri(_constant_fits(kind, value), note)
+
+
+def _is_measured(key: Hashable) -> bool:
+    """Whether a number comes from ``len``, a size or ``.item()``, which give no tensor and no list."""
+    if not isinstance(key, tuple) or not key:
+        return False
+    return key[0] in ("dim", "len", "numel", "size") or (key[0] == "item" and len(key) == 2)
 
 
 def _declared_fits(value: Unknown, kind: str, optional: bool, many: bool) -> bool:
