@@ -197,7 +197,7 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
 
 # How many alternatives are judged one by one before an obligation stays undecided.
-MAX_OPTIONS = 48
+MAX_OPTIONS = 24
 
 
 def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:
