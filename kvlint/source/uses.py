@@ -104,20 +104,21 @@ def calls_of(
 
     In the classes whose nodes are ``owners`` (by ``id``), ``cls(...)`` is one too.
     """
-    for node, owner in definitions(module):
+    if not module.called:
+        for definition, of in definitions(module):
+            module.called.append((definition, of, _called_in(definition)))
+        for statement in module.tree.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.With)):
+                module.called.append((statement, None, _called_in(statement)))
+    for node, owner, called in module.called:
+        assert owner is None or isinstance(owner, ClassRef)
         own = owner is not None and id(owner.index.node) in owners
-        for item in ast.walk(node):
-            if isinstance(item, ast.Call) and (
-                last_name(item.func) in names
-                or (own and isinstance(item.func, ast.Name) and item.func.id == "cls")
-            ):
-                yield node, owner
-                break
-    for statement in module.tree.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.With)) and any(
-            isinstance(item, ast.Call) and last_name(item.func) in names for item in ast.walk(statement)
-        ):
-            yield statement, None
+        if not called.isdisjoint(names) or (own and "cls" in called):
+            yield node, owner
+
+
+def _called_in(node: ast.AST) -> frozenset[str]:
+    return frozenset(last_name(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
 
 
 def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
