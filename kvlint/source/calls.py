@@ -48,6 +48,7 @@ from .objects import (
     RecordType,
     Ref,
 )
+from .results import operator_results, result_kinds
 from .state import (
     MAX_DEPTH,
     Frame,
@@ -365,18 +366,12 @@ class Calls(Library):
                 for leaf in plain_leaves(self.force(value)):
                     if isinstance(leaf, Tensor):
                         self._changed(leaf, frame)
-        if count > 1:
-            items = tuple(
-                Unknown(
-                    (*key, index),
-                    f"{op.name}(...)[{index}]",
-                    f"it is a result of {op.name}",
-                    is_tensor=True,
-                    place=site,
-                )
-                for index in range(count)
-            )
-            return Sequence(items, "tuple", Num.of(count), place=site)
+        if operator is not None and count and op.name != "empty_with_swapped_memory":
+            bound = {p.name: v for p, (v, _) in zip(operator.params, positional, strict=False)}
+            bound.update({name: v for name, (v, _) in keywords.items()})
+            given = {n: self.simplify(self.force(v), frame.state.assumed) for n, v in bound.items()}
+            items = operator_results(op.name, result_kinds(operator.schema), given, key, site)
+            return items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
         if op.name == "empty_with_swapped_memory":
             return Tensor(key, "swapped tensor", device="host-swapped", storage=("fresh", key), place=site)
         return Unknown(key, f"{op.name}(...)", f"it is the result of {op.name}", place=site)
@@ -566,10 +561,12 @@ class Calls(Library):
             None, "list", None, piece, key=("all_gather", tensor.key), label="all_gather(...)", place=site
         )
 
-    def _changed(self, tensor: Tensor, frame: Frame, but: Hashable = None) -> None:
+    def _changed(
+        self, tensor: Tensor, frame: Frame, but: Hashable = None, holds: Content | None = None
+    ) -> None:
         """A tensor was written to: what shares its memory no longer holds what it was built with.
 
-        ``but`` is a view that is known to hold something else now.
+        ``but`` is a view that is known to hold something else now, ``holds`` what the tensor itself does.
         """
         self._serial += 1
         serial = self._serial
@@ -583,7 +580,8 @@ class Calls(Library):
             ):
                 found = done.get(id(value))
                 if found is None:
-                    found = replace(value, content=Content(), key=("stored", serial, value.key))
+                    content = holds if holds is not None and value.key == tensor.key else Content()
+                    found = replace(value, content=content, key=("stored", serial, value.key))
                     done[id(value)] = found
                 return found
             if isinstance(value, Choice):

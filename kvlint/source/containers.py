@@ -28,7 +28,10 @@ from .algebra import (
     choose,
     form_of,
     is_hashable,
+    joined,
     list_content,
+    may_be_absent,
+    one_of,
     same,
     with_entries,
 )
@@ -72,8 +75,22 @@ class Containers(Subscripts):
     def _ellipsis(self, node: Any, frame: Frame) -> Value:
         return Const(..., place=Site(frame.chunk, node))
 
-    def _formatted(self, node: Any, frame: Frame) -> Value:
-        return self._opaque(node, "it is a formatted string", frame)
+    def _formatted(self, node: cst.FormattedString, frame: Frame) -> Value:
+        text = ""
+        for part in node.parts:
+            if isinstance(part, cst.FormattedStringText):
+                text += part.value
+                continue
+            if not isinstance(part, cst.FormattedStringExpression):
+                return self._opaque(node, "it is a formatted string", frame)
+            plain = part.conversion is None and part.format_spec is None and part.equal is None
+            shown = self.simplify(self.force(self.expr(part.expression, frame)), frame.state.assumed)
+            if not plain or not isinstance(shown, Const) or type(shown.value) not in (str, int):
+                return self._opaque(node, "it is a formatted string", frame)
+            text += str(shown.value)
+        if "\\" in text or "{{" in text or "}}" in text or len(text) > 200:
+            return self._opaque(node, "it is a formatted string", frame)
+        return Const(text, place=Site(frame.chunk, node))
 
     def _tuple(self, node: cst.Tuple | cst.List, frame: Frame) -> Value:
         items: list[Value] | None = []
@@ -130,7 +147,16 @@ class Containers(Subscripts):
         return ref
 
     def _set(self, node: Any, frame: Frame) -> Value:
-        return self._opaque(node, "it is a set", frame)
+        items = [self.expr(element.value, frame) for element in node.elements]
+        found = self.constants(tuple(items), Site(frame.chunk, node))
+        return found or self._opaque(node, "it is a set", frame)
+
+    def constants(self, items: tuple[Value, ...] | None, site: Site) -> Value | None:
+        """A set of different constants; None for any other."""
+        plain = [item.value for item in items or () if isinstance(item, Const) and is_hashable(item.value)]
+        if items is None or len(plain) != len(items) or len(set(plain)) != len(plain):
+            return None
+        return Sequence(items, "set", Num.of(len(items)), place=site)
 
     def _update(self, ref: Ref, other: Value, frame: Frame, site: Site) -> None:
         """``ref.update(other)``."""
@@ -154,6 +180,15 @@ class Containers(Subscripts):
                 entries[key] = a if same(a, b) else choose(other.cond, a, b)
             frame.state.heap[ref.ident] = MapValue(entries, yes.open or no.open)
             return
+        if isinstance(other, Join) and len(other.options) <= 8:
+            # One of several dicts, which no test tells apart.
+            made = []
+            for option in other.options:
+                frame.state.heap[ref.ident] = content
+                self._update(ref, option, frame, site)
+                made.append(self.deref(ref, frame))
+            frame.state.heap[ref.ident] = self._any_of([m for m in made if isinstance(m, MapValue)])
+            return
         source = self.deref(other, frame)
         if isinstance(source, MapValue):
             entries = dict(content.entries)
@@ -163,6 +198,15 @@ class Containers(Subscripts):
         else:
             note = Note(f"keys of {label_of(other)} are not visible", site)
             frame.state.heap[ref.ident] = MapValue(content.entries, content.open or note)
+
+    def _any_of(self, options: list[MapValue]) -> MapValue:
+        """One of several dicts."""
+        keys = dict.fromkeys(key for option in options for key in option.entries)
+        entries: dict[Hashable, Value] = {}
+        for key in keys:
+            found = [option.entries.get(key, ABSENT) for option in options]
+            entries[key] = one_of(found, found[0])
+        return MapValue(entries, next((o.open for o in options if o.open is not None), None))
 
     def _iterate(self, iterable: Value, node: Any, frame: Frame) -> tuple[Value, tuple[Value, ...] | None]:
         site = Site(frame.chunk, node)
@@ -185,8 +229,55 @@ class Containers(Subscripts):
             place=site,
         ), None
 
+    def _entries_of(self, clause: cst.CompFor, frame: Frame) -> MapValue | None:
+        """The dict in ``for k, v in d.items()``."""
+        call = clause.iter
+        if (
+            clause.inner_for_in is not None
+            or not isinstance(call, cst.Call)
+            or not isinstance(call.func, cst.Attribute)
+            or call.func.attr.value != "items"
+            or not isinstance(clause.target, cst.Tuple)
+            or len(clause.target.elements) != 2
+        ):
+            return None
+        base = self.simplify(self.force(self.expr(call.func.value, frame)), frame.state.assumed)
+        content = self.deref(base, frame)
+        return content if isinstance(content, MapValue) and len(content.entries) <= 64 else None
+
+    def _mapped_dict(self, node: cst.DictComp, source: MapValue, frame: Frame) -> Value:
+        """A dict made of another by filtering or renaming its entries."""
+        clause, note = node.for_in, Note("it is built by a comprehension", Site(frame.chunk, node))
+        assert isinstance(clause.target, cst.Tuple)
+        _, held = (element.value for element in clause.target.elements)
+        plain = isinstance(node.value, cst.Name) and isinstance(held, cst.Name)
+        plain = plain and node.value.value == held.value  # type: ignore[attr-defined]
+        state, entries, opened = frame.state, dict[Hashable, Value](), source.open
+        frame.state = state.copy()
+        for key, value in source.entries.items():
+            self.assign(clause.target, Sequence((Const(key), value), "tuple"), frame)
+            tests = [self.condition(guard.test, frame) for guard in clause.ifs]
+            if any(test is False for test in tests):
+                continue
+            made = self.simplify(self.force(self.expr(node.key, frame)), frame.state.assumed)
+            if not isinstance(made, Const) or not is_hashable(made.value):
+                opened = opened or note
+                continue
+            result = value if plain else self.expr(node.value, frame)
+            if may_be_absent(value) and not plain:
+                opened, result = opened or note, Unknown(("mapped", id(node), key), str(key), note.text)
+            for test in tests:
+                if isinstance(test, tuple):
+                    result = choose(test[0], *((result, ABSENT) if test[1] else (ABSENT, result)))
+            entries[made.value] = self._over(entries.get(made.value, ABSENT), result)
+        frame.state = self._leave(state, frame.state)
+        return self._allocate(MapValue(entries, opened), node, frame)
+
     def _comprehension(self, node: Any, frame: Frame) -> Value:
         site = Site(frame.chunk, node)
+        source = self._entries_of(node.for_in, frame) if isinstance(node, cst.DictComp) else None
+        if source is not None:
+            return self._mapped_dict(node, source, frame)
         state = frame.state
         frame.state = state.copy()
         clause = node.for_in
@@ -281,7 +372,8 @@ class Containers(Subscripts):
         if name in ("get", "pop", "setdefault") and first is not None:
             default = args[1] if len(args) > 1 else Const(None, place=site)
             if not isinstance(first, Const):
-                return None
+                picked = self.some_entry(content, site) if name == "get" else None
+                return joined(picked, default) if picked is not None else None
             found = content.entries.get(key)
             if name == "pop" and isinstance(receiver, Ref):
                 frame.state.heap[receiver.ident] = MapValue(

@@ -19,6 +19,7 @@ from kvlint.contract.values import (
     Absent,
     Choice,
     Const,
+    Content,
     DType,
     Hint,
     Join,
@@ -44,6 +45,7 @@ from .annotations import hint_of
 from .chunk import Site
 from .corpus import Corpus
 from .module import BadSource, ModuleIndex
+from .modulestate import unset
 from .objects import (
     Bound,
     ClassRef,
@@ -300,7 +302,7 @@ class Core:
         for key in yes.attrs.keys() | no.attrs.keys():
             left, right = yes.attrs.get(key), no.attrs.get(key)
             if left is None or right is None:
-                original = Unknown(("attr", *key), key[1], "it is not set on every path")
+                original = unset(key)
                 left, right = left or original, right or original
             result.attrs[key] = (
                 left
@@ -670,7 +672,9 @@ class Core:
     def assign(self, target: Any, value: Value, frame: Frame, written: Any = None) -> None:
         raise NotImplementedError
 
-    def _changed(self, tensor: Tensor, frame: Frame) -> None:
+    def _changed(
+        self, tensor: Tensor, frame: Frame, but: Hashable = None, holds: Content | None = None
+    ) -> None:
         raise NotImplementedError
 
     def _note_entries(self, ref: Ref, node: cst.Call, frame: Frame) -> None:

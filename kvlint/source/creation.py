@@ -12,6 +12,7 @@ from kvlint.contract.values import Const, Content, Number, Sequence, Tensor, Unk
 from .torchlib import (
     DEFAULT_FLOAT,
     Args,
+    Shape,
     as_tensor,
     converted,
     copy_note,
@@ -21,8 +22,6 @@ from .torchlib import (
     full_shape,
     key_of,
 )
-
-Shape = tuple[Num | None, ...]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from kvlint.contract.values import (
     Const,
     Content,
     Join,
+    LengthForm,
     Number,
     Sequence,
     Tensor,
@@ -45,6 +46,7 @@ from .algebra import (
 from .chunk import Site
 from .core import Passed
 from .module import BadSource, ModuleIndex
+from .modulestate import slot
 from .objects import (
     ClassRef,
     Func,
@@ -476,6 +478,7 @@ class Interpreter(Patterns):
         """Binds a target; ``written`` is the expression on the right, where there is one."""
         if isinstance(target, cst.Name):
             if target.value in frame.globals_:
+                frame.state.attrs[slot(frame.module, target.value)] = value
                 return
             frame.state.vars[target.value] = labelled(value, target.value)
         elif isinstance(target, (cst.Tuple, cst.List)):
@@ -576,7 +579,17 @@ class Interpreter(Patterns):
                             place=content.place,
                         )
             elif isinstance(leaf, Tensor):
-                self._changed(leaf, frame)
+                self._changed(leaf, frame, holds=self._stored_after_zero(leaf, target, value))
+
+    def _stored_after_zero(self, tensor: Tensor, target: cst.Subscript, value: Value) -> Content | None:
+        """``ends[1:] = cumsum(...)`` into zeros: running sums that start where the first sequence does."""
+        part = target.slice[0].slice if len(target.slice) == 1 else None
+        first = isinstance(part, cst.Slice) and part.step is None and isinstance(part.lower, cst.Integer)
+        if not first or part.lower.value != "1" or tensor.content.fill != 0:  # type: ignore[union-attr]
+            return None
+        value = self.force(value)
+        sums = isinstance(value, (Tensor, Sequence)) and value.content.lengths is LengthForm.CUMULATIVE
+        return Content(lengths=LengthForm.CUMULATIVE) if sums else None
 
     def _delete_key(self, base: Value, target: cst.Subscript, frame: Frame) -> None:
         key = self._subscript_key(target, frame)

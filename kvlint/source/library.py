@@ -43,6 +43,7 @@ from .objects import (
     RecordType,
     Ref,
 )
+from .results import ONE_TENSOR
 from .state import (
     Frame,
     Record,
@@ -122,6 +123,11 @@ class Library(Containers):
             return self._namespace(kwargs, site, frame)
         if name in ("collections.namedtuple", "typing.NamedTuple") and len(args) == 2:
             return self._record_type(args[1], site, frame)
+        if name == "importlib.import_module" and len(args) == 1:
+            wanted = self.simplify(self.force(args[0]), frame.state.assumed)
+            if isinstance(wanted, Const) and isinstance(wanted.value, str) and wanted.value[:1] != ".":
+                return self._module_value(frame.module, wanted.value, 0)
+            return None
         if name == "itertools.pairwise" and args:
             return self._pairs(args[0], site)
         if name in ("itertools.accumulate",) and args:
@@ -227,6 +233,7 @@ class Library(Containers):
                     ("torch", name, *(key_of(v) for v in values)),
                     f"torch.{name}(...)",
                     f"torch.{name} is not modelled",
+                    is_tensor=True if name in ONE_TENSOR else None,
                     place=site,
                 )
             return found
@@ -292,6 +299,9 @@ class Library(Containers):
                 result = replace(content, kind=name, place=site)
                 return self._allocate(result, node, frame) if name == "list" else result
             return None
+        if name in ("set", "frozenset") and len(args) == 1:
+            content = self.deref(self.simplify(self.force(args[0]), frame.state.assumed), frame)
+            return self.constants(content.items, site) if isinstance(content, Sequence) else None
         if name == "getattr" and len(args) >= 2:
             text = self.simplify(self.force(args[1]), frame.state.assumed)
             if isinstance(text, Const) and isinstance(text.value, str):

@@ -22,6 +22,7 @@ from .algebra import (
 from .attributes import Attributes
 from .chunk import Site
 from .module import BadSource, Binding, ModuleIndex
+from .modulestate import built_once, rebound, slot
 from .objects import (
     ClassRef,
     Namespace,
@@ -66,6 +67,8 @@ _BUILTINS = frozenset(
         "dict",
         "list",
         "tuple",
+        "set",
+        "frozenset",
         "getattr",
         "setattr",
         "len",
@@ -119,6 +122,15 @@ class Names(Attributes):
                         ("nonlocal", key_of(found)), text, "an inner function rebinds it", place=found.place
                     )
                 return found
+        if text in frame.module.global_writes:
+            found = frame.state.attrs.get(slot(frame.module, text))
+            if found is not None:
+                return built_once(found, frame.module, text, frame.node)
+            if text in frame.globals_:
+                # An earlier run of this or another function may have set it.
+                key = ("global", frame.module.path, text)
+                reason = "a function rebinds it through global"
+                return Unknown(key, text, reason, declared=True, place=Site(frame.chunk, node))
         if text in frame.module.globals:
             return self.global_value(frame.module, text)
         source = self._defining(frame.module, text, set())
@@ -174,7 +186,10 @@ class Names(Attributes):
             if any(b.kind == "def" for b in bindings) and self._is_replaced(module, name):
                 options.append(replace(unknown, reason="other code puts another function in its place"))
             if name in module.global_writes:
-                options.append(replace(unknown, reason="a function rebinds it through global"))
+                written = rebound(self, module, name)
+                options.extend(written or ())
+                if written is None:
+                    options.append(replace(unknown, reason="a function rebinds it through global"))
             value = one_of(options, unknown)
         finally:
             self._busy.discard(key)

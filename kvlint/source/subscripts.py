@@ -25,13 +25,17 @@ from .algebra import (
     indexed,
     is_hashable,
     list_content,
+    may_be_absent,
+    one_of,
     same,
     slice_size,
 )
 from .chunk import Site
 from .masks import indexed_ramp
 from .objects import (
+    Frozen,
     MapValue,
+    Ref,
 )
 from .operations import Operations
 from .state import (
@@ -88,7 +92,10 @@ class Subscripts(Operations):
         single = indices[0] if len(indices) == 1 else None
         if isinstance(content, MapValue):
             if isinstance(single, Const) and is_hashable(single.value) and single.value in content.entries:
-                return content.entries[single.value]
+                return self._inside(value, content.entries[single.value])
+            picked = self.some_entry(content, site) if isinstance(single, (Unknown, Number)) else None
+            if picked is not None:
+                return self._inside(value, picked)
             return Unknown(
                 ("item", key_of(value), key_of(single) if isinstance(single, Value) else id(node)),
                 f"{label_of(value)}[...]",
@@ -116,6 +123,22 @@ class Subscripts(Operations):
             "it is indexed from an unknown value",
             place=site,
         )
+
+    def _inside(self, holder: Value, found: Value) -> Value:
+        """An entry of a container that outlived its frame, with the content it had there."""
+        if not isinstance(holder, Frozen):
+            return found
+        if isinstance(found, Join):
+            return replace(found, options=tuple(self._inside(holder, option) for option in found.options))
+        content = holder.heap.get(found.ident) if isinstance(found, Ref) else None
+        return Frozen(content, holder.heap, place=found.place) if content is not None else found
+
+    def some_entry(self, content: MapValue, site: Site) -> Value | None:
+        """An entry of a dict whose keys are all visible, by a key that is not."""
+        entries = list(content.entries.values())
+        if content.open is not None or not 0 < len(entries) <= 8 or any(map(may_be_absent, entries)):
+            return None
+        return one_of(entries, entries[0])
 
     def _index_sequence(self, content: Sequence, index: Any, site: Site, node: cst.Subscript) -> Value:
         if isinstance(index, tuple):
@@ -308,6 +331,7 @@ class Subscripts(Operations):
             contiguous=contiguous,
             storage=storage,
             copied=copied,
+            axes=any(isinstance(i, tuple) or (isinstance(i, Const) and i.value is None) for i in indices),
             place=site,
             label=f"{tensor.label}[...]" if not only_slice else tensor.label,
         )

@@ -167,6 +167,7 @@ BINARY: dict[type, str] = {
     cst.LeftShift: "<<",
     cst.RightShift: ">>",
     cst.BitXor: "^",
+    cst.MatrixMultiply: "@",
 }
 
 
@@ -180,6 +181,7 @@ AUGMENTED: dict[type, str] = {
     cst.PowerAssign: "**",
     cst.BitOrAssign: "|",
     cst.BitAndAssign: "&",
+    cst.MatrixMultiplyAssign: "@",
 }
 
 

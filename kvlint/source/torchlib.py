@@ -32,6 +32,7 @@ from .objects import Namespace
 
 # What the types of Python name as a dtype.
 PYTHON_DTYPES = {"builtins.bool": "bool", "builtins.int": "int64", "builtins.float": "float64"}
+Shape = tuple[Num | None, ...]
 # What torch.set_default_dtype can make of a tensor created without a dtype.
 DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -1399,6 +1400,16 @@ def _combined_content(left: Value, operator: str, right: Value) -> Content:
     return Content()
 
 
+def _started_at_zero(parts: list[Tensor], axis: int | None) -> Content:
+    """Running sums behind a single 0: they start where the first sequence does."""
+    if len(parts) != 2 or axis not in (0, -1) or parts[1].content.lengths is not LengthForm.CUMULATIVE:
+        return Content()
+    first = parts[0]
+    single = first.shape is not None and len(first.shape) == 1 and _one_wide(first.shape[0])
+    zero = first.content.values == (0,) or (first.content.fill == 0 and first.content.fill is not False)
+    return Content(lengths=LengthForm.CUMULATIVE) if single and zero else Content()
+
+
 def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
     bound = Args("tensors dim", args, kwargs)
     items = bound.get("tensors")
@@ -1443,7 +1454,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         site,
         dtypes,
         shape,
-        Content(),
+        _started_at_zero(known, axis),
         known[0].device,
     )
     return replace(result, joined=(axis, len(known)) if axis is not None and len(known) > 1 else None)

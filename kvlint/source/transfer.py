@@ -8,13 +8,13 @@ from typing import Any
 
 from kvlint.contract.values import Const, DType, Tensor, Unknown, Value
 
-from . import creation, numpylib, torchlib
+from . import creation, numpylib, results, torchlib
 from .torchlib import as_tensor, shape_value, transposed
 
-_METHODS = torchlib.METHODS
-_FUNCTIONS = {**torchlib.FUNCTIONS, **creation.FUNCTIONS}
+_METHODS = {**results.METHODS, **torchlib.METHODS}
+_FUNCTIONS = {**results.FUNCTIONS, **torchlib.FUNCTIONS, **creation.FUNCTIONS}
 _TAKES_ARRAYS = frozenset(("tensor", "as_tensor", "asarray", "from_numpy"))
-_AS_METHOD = torchlib.AS_METHOD
+_AS_METHOD = torchlib.AS_METHOD | results.AS_METHOD
 
 
 class TorchLib:
@@ -29,7 +29,7 @@ class TorchLib:
             return handler(args, kwargs, site)
         if name in _AS_METHOD and args:
             return self.method(args[0], name, args[1:], kwargs, site)
-        return None
+        return results.other_operator(name, args, kwargs, site)
 
     def method(
         self, receiver: Value, name: str, args: list[Value], kwargs: Mapping[str, Value], site: Any
@@ -97,6 +97,8 @@ class TorchLib:
 
 def arithmetic(left: Value, operator: str, right: Value, site: Any) -> Value | None:
     """Result of an operator with a tensor or array on one side; None without one."""
+    if operator == "@":
+        return results.product(left, right, site)
     result = torchlib.arithmetic(left, operator, right, site)
     arrays = any(isinstance(value, Tensor) and value.numpy for value in (left, right))
     if arrays and isinstance(result, Tensor):

@@ -154,6 +154,9 @@ def _fits(arg: Arg, value: Value) -> Tri:
             return YES
         return Tri(None, (Note(f"{value.label}: {value.reason}", value.place),))
     if isinstance(value, Number):
+        if many and value.whole and not any(atom.declared for atom in value.num.atoms()):
+            # int(...), .item() or a size: a single number, whatever the operands are.
+            return tri(False, note)
         # Arithmetic with an unknown operand may be that of a tensor, which is taken for a number too.
         fits = not many and (kind in ("float", "bool") or (kind == "int" and value.whole))
         return YES if fits else Tri(None, (note,))
