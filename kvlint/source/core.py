@@ -226,9 +226,10 @@ class Core:
             self._funcs[node] = found
         return found
 
-    def symbolic_instance(self, cls: ClassRef) -> Instance:
-        """An object of a class, built by constructor arguments nobody knows."""
-        return Instance(("self", cls.module.path, cls.name), cls, label="self")
+    def symbolic_instance(self, cls: ClassRef, exact: bool = False) -> Instance:
+        """An object of a class, built by constructor arguments nobody knows; ``exact``: of no subclass."""
+        kind = "exactly" if exact else "self"
+        return Instance((kind, cls.module.path, cls.name), cls, label="self")
 
     def _parameter(self, func: Func, param: cst.Param, kind: str, state: State) -> Value:
         name = param.name.value

@@ -24,7 +24,7 @@ from .evaluate import Interpreter
 from .module import ModuleIndex
 from .objects import ClassRef, Func, Instance
 from .state import Frame, OutOfBudget, Record, State
-from .uses import Definition, calls_of, definitions, holders_of, uses_of, writes
+from .uses import Definition, calls_of, constants_written, definitions, holders_of, uses_of
 
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
@@ -211,9 +211,9 @@ class Flow:
         site = obj.place
         one = obj.args is not None
         made = (Made(obj, site),) if one and isinstance(site, Site) else self.made(obj.cls)
-        elsewhere = self._assigned(obj.cls, name) if made else None
-        if elsewhere is None:
+        if not made:
             return None
+        elsewhere = self._assigned(obj.cls, name)
         options: list[Value] = []
         for item in made:
             instance = item.instance
@@ -265,9 +265,10 @@ class Flow:
         made: dict[Hashable, Made] = {}
         for place in places:
             seen = self._watched(place)
-            if seen is None:
+            made_here = seen.watch.made if seen is not None else []
+            if seen is None or not any(item.instance.cls.index.node in family for item in made_here):
                 return ()
-            for item in seen.watch.made:
+            for item in made_here:
                 if item.instance.cls.index.node in family:
                     if item.instance.args is None:
                         return ()
@@ -332,8 +333,8 @@ class Flow:
                 modules.append(module)
         return modules
 
-    def _assigned(self, cls: ClassRef, name: str) -> list[Value] | None:
-        """What code outside the class assigns to the attribute; None when that is not visible."""
+    def _assigned(self, cls: ClassRef, name: str) -> list[Value]:
+        """What code outside the class assigns to the attribute."""
         interpreter = self.interpreter
         corpus = interpreter.files.corpus(cls.module.path)
         found: list[Value] = []
@@ -341,11 +342,15 @@ class Flow:
             if name not in module.foreign_writes:
                 continue
             for node, owner in definitions(module):
-                if not writes(node, name):
+                constants = constants_written(node, name)
+                if constants is not None:
+                    found += [Const(value) for value in constants]
                     continue
                 seen = self._watched((module, node, owner))
                 if seen is None:
-                    return None
+                    reason = f"{node.name}() sets it and costs too much to follow"
+                    found.append(Unknown(("set", id(node), name), name, reason, declared=True))
+                    continue
                 for base, attribute, value in seen.watch.written:
                     if attribute != name:
                         continue
@@ -421,7 +426,7 @@ class Flow:
                     func = interpreter.function(module, node, owner)
                     if func is None:
                         return None
-                    final = interpreter.enter(func)
+                    final = self._entered(func)
                 else:
                     final = interpreter.module_statement(module, node)
             self._seen[node] = _Seen(watch, final or State())
@@ -431,6 +436,21 @@ class Flow:
         finally:
             interpreter.limit = limit
         return self._seen[node]
+
+    def _entered(self, func: Func) -> State | None:
+        """The state at the end of a function: of a method, on objects of every class that has it."""
+        interpreter = self.interpreter
+        if func.owner is None:
+            return interpreter.enter(func)
+        final = interpreter.enter(func, interpreter.symbolic_instance(func.owner, exact=True))
+        names = frozenset(func.owner.index.writers) | frozenset(func.owner.index.fields)
+        names |= frozenset(func.owner.index.methods)
+        for cls in self.receivers(func, names):
+            other = interpreter.enter(func, interpreter.symbolic_instance(cls))
+            if final is not None and other is not None:
+                final.attrs.update(other.attrs)
+                final.heap.update(other.heap)
+        return final
 
 
 def _line(func: Func) -> int:
