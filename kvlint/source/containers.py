@@ -32,6 +32,7 @@ from .algebra import (
     list_content,
     may_be_absent,
     one_of,
+    plain_leaves,
     same,
     with_entries,
 )
@@ -211,6 +212,13 @@ class Containers(Subscripts):
     def _iterate(self, iterable: Value, node: Any, frame: Frame) -> tuple[Value, tuple[Value, ...] | None]:
         site = Site(frame.chunk, node)
         value = self.deref(self.force(iterable), frame)
+        if isinstance(value, (Choice, Join)):
+            lists = [self.deref(leaf, frame) for leaf in plain_leaves(value)]
+            # An empty one gives no round.
+            filled = [item for item in lists if not (isinstance(item, Sequence) and item.items == ())]
+            if filled and all(isinstance(item, Sequence) for item in filled):
+                rounds = [self._iterate(item, node, frame)[0] for item in filled]
+                return one_of(rounds, rounds[0]), None
         if isinstance(value, Sequence):
             if value.items is not None and value.items:
                 first = value.items[0]

@@ -44,6 +44,7 @@ from .algebra import (
     without_none,
 )
 from .chunk import Site
+from .contexts import Contexts
 from .core import Passed
 from .module import BadSource, ModuleIndex
 from .modulestate import slot
@@ -54,7 +55,7 @@ from .objects import (
     Namespace,
     Ref,
 )
-from .patterns import Arm, Patterns
+from .patterns import Arm
 from .state import (
     Frame,
     State,
@@ -75,7 +76,7 @@ from .torchlib import (
 )
 
 
-class Interpreter(Patterns):
+class Interpreter(Contexts):
     """Evaluates the code of one project.
 
     Args:
@@ -166,7 +167,7 @@ class Interpreter(Patterns):
             result = choose(cond, value, result)
             final = self.merge(cond, exit_state, final)
         if frame.generator:
-            result = Unknown(("generator", id(func.node)), func.name, "it is a generator", place=func.place)
+            result = self.generated(func, frame)
         return result, final
 
     def block(self, statements: Iterable[Any], frame: Frame, state: State) -> State | None:
@@ -242,13 +243,7 @@ class Interpreter(Patterns):
             for item in node.items:
                 value = self.expr(item.item, frame)
                 if item.asname is not None:
-                    entered = Unknown(
-                        ("with", key_of(value)),
-                        label_of(value),
-                        "it comes from a context manager",
-                        place=Site(frame.chunk, item),
-                    )
-                    self.assign(item.asname.name, entered, frame)
+                    self.assign(item.asname.name, self.entered(value, item, frame), frame)
             return self.block(body_of(node), frame, frame.state)
         if isinstance(node, (cst.Try, cst.TryStar)):
             return self._try(node, frame)
@@ -662,8 +657,8 @@ class Interpreter(Patterns):
     def _yield(self, node: cst.Yield, frame: Frame) -> Value:
         frame.generator = True
         value = node.value.item if isinstance(node.value, cst.From) else node.value
-        if value is not None:
-            self.expr(value, frame)
+        given = self.expr(value, frame) if value is not None else Const(None)
+        frame.yielded.append(given)
         return self._opaque(node, "it is sent into a generator", frame)
 
     def _starred(self, node: Any, frame: Frame) -> Value:

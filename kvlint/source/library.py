@@ -36,6 +36,7 @@ from .core import Made
 from .objects import (
     Frozen,
     Instance,
+    Manager,
     MapValue,
     Namespace,
     OpRef,
@@ -128,6 +129,8 @@ class Library(Containers):
             if isinstance(wanted, Const) and isinstance(wanted.value, str) and wanted.value[:1] != ".":
                 return self._module_value(frame.module, wanted.value, 0)
             return None
+        if name == "contextlib.nullcontext":
+            return Manager(args[0] if args else kwargs.get("enter_result", Const(None)), place=site)
         if name == "itertools.pairwise" and args:
             return self._pairs(args[0], site)
         if name in ("itertools.accumulate",) and args:

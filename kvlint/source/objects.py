@@ -148,6 +148,13 @@ class Frozen(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Manager(Value):
+    """A context manager that gives a known value."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SuperRef(Value):
     obj: Instance
     owner: ClassRef

@@ -108,6 +108,8 @@ class Frame:
     globals_: frozenset[str] = frozenset()
     calls: dict[cst.Call, list[Any]] = field(default_factory=dict)
     generator: bool = False
+    yielded: list[Value] = field(default_factory=list)
+    """What it yields, one entry for each time a yield is evaluated."""
     jumps: tuple[list[State], list[State]] = field(default_factory=lambda: ([], []))
     """States at the breaks and at the continues of the loop around."""
     rounds: int = 0
