@@ -20,6 +20,7 @@ from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
 from .imports import Imports
 from .module import BadSource, ModuleIndex
+from .negative import Span, expected_failures
 from .objects import ClassRef, Func
 from .prefilter import relevant
 from .sites import Sites
@@ -121,6 +122,9 @@ class _Reading:
         usages: dict[Chunk, Usage] = {}
         # A call in another file is reported where that file is read.
         records = [r for r in self.interpreter.records if r.frame.module is self.module]
+        failures = expected_failures(self.module)
+        if failures:
+            records = [record for record in records if not self._expected(record, failures)]
         records.sort(key=lambda record: len(record.trail))
         for record in records:
             key = record.frame.node or record.frame.chunk
@@ -285,6 +289,16 @@ class _Reading:
             state = after
 
     # Records to calls.
+
+    def _expected(self, record: Record, failures: list[Span]) -> bool:
+        """Whether a test says that a call fails, where it stands or where the function was entered."""
+        places = [record.site, *(note.place for note in record.trail)]
+        return any(
+            first <= place.line <= last
+            for place in places
+            if place is not None and place.path == self.module.path
+            for first, last in failures
+        )
 
     def _call(self, record: Record, usage: Usage) -> Call | None:
         operator = catalogue.find(record.operator, record.overload, self.target.torch_npu) or catalogue.find(
