@@ -626,6 +626,23 @@ class Keyword:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A method of a result that is called before anything else is done with it.
+
+    Attributes:
+        index: which result.
+        method: name of the method.
+        sizes: the numbers it is called with; None for one that is not visible, or when none is.
+        place: where.
+    """
+
+    index: int
+    method: str
+    sizes: tuple[Num | None, ...] | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """What the code does with the result of a call. Fields that are None are not known.
 
@@ -636,9 +653,10 @@ class Use:
         read: where each element is read first, by position, for a result that is unpacked or indexed
             and whose elements can be followed; an element that is never read is missing.
         whole: where the result itself is used as one tensor (``op(...).view(...)``, ``op(...) + x``).
-        touched: where an element is first computed with (attribute, index, arithmetic, argument of a
-            torch function), by position; one that is only returned or passed on is missing, and so is one
-            whose name is bound more than once.
+        touched: where an element is first computed with (method, index, arithmetic, argument of a torch
+            function or of a layer), by position, here or in a caller. One that is only returned or passed on
+            is missing, and so is one that is used under a test that does not decide about the call itself.
+        views: the methods of elements, where they are reached whenever the call is.
     """
 
     dropped: bool | None = None
@@ -646,6 +664,7 @@ class Use:
     read: Mapping[int, Place] | None = None
     whole: Place | None = None
     touched: Mapping[int, Place] = field(default_factory=dict)
+    views: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ class Core:
         """The parameters that no caller gave a value, by their identity."""
         self.torch = TorchLib()
         self.records: list[Record] = []
+        self.results: dict[Hashable, tuple[Record, int]] = {}
+        """The results of the recorded calls, by their identity: the call and which result it is."""
         self.recording = True
         self.steps = 0
         self.limit = MAX_STEPS

@@ -11,7 +11,8 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract import catalogue
-from kvlint.contract.call import Call, Event, Scope, Target, bind
+from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
+from kvlint.contract.tri import Place
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
 
 from .chunk import Chunk, Site
@@ -26,7 +27,7 @@ from .prefilter import relevant
 from .sites import Sites
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
-from .usage import Usage
+from .usage import Usage, is_layer
 from .walk import walk
 
 # How often a function is evaluated again with what its inputs turned out to be.
@@ -106,6 +107,7 @@ class _Reading:
 
     def run(self) -> Analysis:
         self.interpreter.records.clear()
+        self.interpreter.results.clear()
         self.interpreter.views.clear()
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
@@ -140,10 +142,7 @@ class _Reading:
             calls: list[Call] = []
             seen: set[tuple[int, tuple[Any, ...]]] = set()
             for record in scopes[key]:
-                usage = usages.get(record.site.chunk)
-                if usage is None:
-                    usage = usages[record.site.chunk] = Usage(record.site.chunk)
-                call = self._call(record, usage)
+                call = self._call(record, usages)
                 if call is None:
                     continue
                 mark = (
@@ -300,14 +299,35 @@ class _Reading:
             for first, last in failures
         )
 
-    def _call(self, record: Record, usage: Usage) -> Call | None:
+    def _use(self, record: Record, usages: dict[Chunk, Usage]) -> Use:
+        """What the code does with the results, here and in the functions that they are returned to."""
+        sites = [record.site, *(n.place for n in reversed(record.trail) if isinstance(n.place, Site))]
+        use = Use()
+        for site in sites:
+            usage = _usage(usages, site.chunk)
+            use = usage.of(site.node)
+            if not usage.is_returned(site.node):
+                break
+        touched: dict[int, Place] = {}
+        views: list[View] = []
+        for touch in record.touches:
+            if not touch.sure:
+                continue
+            if touch.how != "passed" or is_layer(touch.name):
+                touched.setdefault(touch.index, touch.site)
+            if touch.how == "method":
+                views.append(View(touch.index, touch.name, touch.sizes, touch.site))
+        return replace(use, touched=touched, views=tuple(views))
+
+    def _call(self, record: Record, usages: dict[Chunk, Usage]) -> Call | None:
         operator = catalogue.find(record.operator, record.overload, self.target.torch_npu) or catalogue.find(
             record.operator, record.overload
         )
         if operator is None:
             return None
         binding = bind(operator, record.positional, record.keywords, record.opaque)
-        use = usage.of(record.site.node)
+        usage = _usage(usages, record.site.chunk)
+        use = self._use(record, usages)
         values: dict[str, Value] = dict(binding.values)
         for param in operator.params:
             values[param.name] = settled(values[param.name], "Tensor" in param.type)
@@ -329,6 +349,13 @@ class _Reading:
         if isinstance(place, Site) and usage.used_later(place.node):
             return _uncopied(value)
         return value
+
+
+def _usage(usages: dict[Chunk, Usage], chunk: Chunk) -> Usage:
+    found = usages.get(chunk)
+    if found is None:
+        found = usages[chunk] = Usage(chunk)
+    return found
 
 
 def _uncopied(value: Value, but: Chunk | None = None) -> Value:

@@ -1,0 +1,118 @@
+"""What the code does with the results of operator calls, wherever evaluation meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from kvlint.contract.num import Num
+from kvlint.contract.values import Sequence, Unknown, Value
+
+from .chunk import Site
+from .names import Names
+from .objects import Method, Namespace, OpRef, Ref
+from .state import Frame, Record, Touch
+from .torchlib import number_of
+
+# What asks a tensor about its form, and needs no element of it.
+_HARMLESS = frozenset(
+    (
+        "shape", "size", "dim", "ndim", "ndimension", "numel", "nelement", "dtype", "device", "stride",
+        "element_size", "data_ptr", "storage", "untyped_storage", "is_contiguous", "new_empty",
+        "new_zeros", "new_ones", "new_full", "new_tensor", "empty_like", "zeros_like", "ones_like",
+        "full_like", "rand_like", "randn_like", "is_tensor", "requires_grad", "requires_grad_",
+        "record_stream", "is_floating_point",
+    )
+)  # fmt: skip
+MAX_ITEMS = 8
+
+
+class Results(Names):
+    """Notes where the result of an operator is used."""
+
+    def keep_result(self, record: Record, result: Value) -> None:
+        """From now on what happens to the result of a call is noted in its record."""
+        items = result.items if isinstance(result, Sequence) and result.items is not None else (result,)
+        for index, item in enumerate(items):
+            if isinstance(item, Unknown):
+                self.results[item.key] = (record, index)
+
+    def touched(
+        self, value: Value, how: str, name: str, site: Site, frame: Frame, args: Iterable[Value] = ()
+    ) -> None:
+        """Notes a use of a value, in case it is a result: as a receiver, an operand, an argument."""
+        if not self.results or self._watch is not None:
+            return
+        value = self.simplify(self.force(value), frame.state.assumed)
+        if isinstance(value, Ref):
+            value = self.deref(value, frame)
+        if isinstance(value, Sequence) and value.items is not None and how == "argument":
+            for item in value.items[:MAX_ITEMS]:
+                if isinstance(item, Unknown):
+                    self._touched(item.key, how, name, site, frame, None)
+        elif isinstance(value, Unknown):
+            found = self.results.get(value.key)
+            if found is not None and name not in _HARMLESS:
+                sizes = self._sizes(args, frame) if how == "method" else None
+                self._touched(value.key, how, name, site, frame, sizes)
+
+    def _touched(
+        self,
+        key: Hashable,
+        how: str,
+        name: str,
+        site: Site,
+        frame: Frame,
+        sizes: tuple[Num | None, ...] | None,
+    ) -> None:
+        found = self.results.get(key)
+        if found is None:
+            return
+        record, index = found
+        state = frame.state
+        passed = {*record.path, *record.assumed.items()}
+        # A test between the call and the use may be about this very result.
+        sure = all(item in passed for item in (*state.assumed.items(), *state.under))
+        if len(record.touches) < MAX_ITEMS * MAX_ITEMS:
+            record.touches.append(Touch(index, how, name, site, sure, sizes))
+
+    def _sizes(self, args: Iterable[Value], frame: Frame) -> tuple[Num | None, ...] | None:
+        """The numbers that a method is called with, ``view(a, b)`` or ``view((a, b))``."""
+        found = [self.deref(self.simplify(self.force(a), frame.state.assumed), frame) for a in args]
+        if len(found) == 1 and isinstance(found[0], Sequence):
+            if found[0].items is None:
+                return None
+            found = [self.simplify(self.force(a), frame.state.assumed) for a in found[0].items]
+        return tuple(number_of(item) for item in found)
+
+    def touched_by_call(
+        self, callee: Value, args: list[Value], kwargs: Iterable[Value], site: Site, frame: Frame
+    ) -> None:
+        """Notes the results among what a call gets."""
+        if not self.results:
+            return
+        how = "passed"
+        name = ""
+        if isinstance(callee, Method):
+            self.touched(callee.receiver, "method", callee.name, site, frame, args)
+            how, name = "argument", callee.name
+        elif isinstance(callee, Unknown):
+            key: Any = callee.key
+            if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr":
+                name = str(key[2])
+                found = self.results.get(key[1])
+                if found is not None and name not in _HARMLESS:
+                    self._touched(key[1], "method", name, site, frame, self._sizes(args, frame))
+        elif isinstance(callee, Namespace):
+            if not callee.name.startswith(("torch.", "torch_npu.")):
+                return
+            how, name = "argument", callee.name.rsplit(".", 1)[-1]
+        elif isinstance(callee, OpRef):
+            how, name = "argument", callee.name
+        else:
+            return
+        for value in (*args, *kwargs):
+            self.touched(value, how, name, site, frame)
+
+
+__all__ = ["Results"]
