@@ -627,11 +627,11 @@ class Keyword:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A method of a result that is called before anything else is done with it.
+    """A method of a result, or what it is computed with.
 
     Attributes:
         index: which result.
-        method: name of the method.
+        method: name of the method, of the function or layer that gets it, or an operator such as ``+``.
         sizes: the numbers it is called with; None for one that is not visible, or when none is.
         place: where.
     """
@@ -657,6 +657,7 @@ class Use:
             function or of a layer), by position, here or in a caller. One that is only returned or passed on
             is missing, and so is one that is used under a test that does not decide about the call itself.
         views: the methods of elements, where they are reached whenever the call is.
+        operands: the arithmetic, library functions and ``torch.nn`` layers that get elements, likewise.
     """
 
     dropped: bool | None = None
@@ -665,6 +666,7 @@ class Use:
     whole: Place | None = None
     touched: Mapping[int, Place] = field(default_factory=dict)
     views: tuple[View, ...] = ()
+    operands: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

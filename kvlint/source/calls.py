@@ -410,7 +410,11 @@ class Calls(Library):
         )
         if not effects:
             snapshot = frame.state.copy()
-            return Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
+            deferred = Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
+            if self.gets_result((*args, *kwargs.values())):
+                # What it does with a result counts, whether or not its own result is wanted.
+                self.force(deferred)
+            return deferred
         key = ("active", id(func.node))
         unknown = Unknown(
             ("call", id(func.node), *(key_of(a) for a in args), *((k, key_of(v)) for k, v in kwargs.items())),

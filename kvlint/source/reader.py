@@ -310,14 +310,18 @@ class _Reading:
                 break
         touched: dict[int, Place] = {}
         views: list[View] = []
+        operands: list[View] = []
         for touch in record.touches:
             if not touch.sure:
                 continue
             if touch.how != "passed" or is_layer(touch.name):
                 touched.setdefault(touch.index, touch.site)
+            found = View(touch.index, touch.name, touch.sizes, touch.site)
             if touch.how == "method":
-                views.append(View(touch.index, touch.name, touch.sizes, touch.site))
-        return replace(use, touched=touched, views=tuple(views))
+                views.append(found)
+            elif touch.how in ("operand", "argument"):
+                operands.append(found)
+        return replace(use, touched=touched, views=tuple(views), operands=tuple(operands))
 
     def _call(self, record: Record, usages: dict[Chunk, Usage]) -> Call | None:
         operator = catalogue.find(record.operator, record.overload, self.target.torch_npu) or catalogue.find(

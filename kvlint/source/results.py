@@ -37,6 +37,12 @@ class Results(Names):
             if isinstance(item, Unknown):
                 self.results[item.key] = (record, index)
 
+    def gets_result(self, values: Iterable[Value]) -> bool:
+        """Whether a result of an operator is among the values."""
+        return bool(self.results) and any(
+            isinstance(value, Unknown) and value.key in self.results for value in values
+        )
+
     def touched(
         self, value: Value, how: str, name: str, site: Site, frame: Frame, args: Iterable[Value] = ()
     ) -> None:
@@ -103,6 +109,9 @@ class Results(Names):
                 found = self.results.get(key[1])
                 if found is not None and name not in _HARMLESS:
                     self._touched(key[1], "method", name, site, frame, self._sizes(args, frame))
+            elif isinstance(key, tuple) and key[:1] == ("torch",) and str(key[1]).startswith("nn."):
+                # A layer that is made here.
+                how, name = "argument", str(key[1]).rsplit(".", 1)[-1]
         elif isinstance(callee, Namespace):
             if not callee.name.startswith(("torch.", "torch_npu.")):
                 return
