@@ -163,7 +163,10 @@ class _Reading:
                 result.append(Scope(names[key], tuple(calls), found))
         for index, group in members:
             result[index] = replace(result[index], peers=tuple(groups[group]))
-        for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
+        for name, event in (
+            *class_events(self.module, self.operators),
+            *module_events(self.module, self.operators),
+        ):
             result.append(Scope(name, (), (event,), event.place))
         for site, value, frame in self.interpreter.views:
             if frame.module is self.module:
