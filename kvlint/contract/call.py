@@ -731,7 +731,8 @@ class Call:
     ``arg(role)`` gives the argument that plays a role, whatever this operator calls it; for an
     operator without the role it is an argument that is absent with a default of None. ``trail`` tells
     through which calls the function was entered, when the arguments come from a known caller; ``path`` are
-    the tests passed on the way to the call.
+    the tests passed on the way to the call. ``earlier`` and ``later`` are the cache writers that run before
+    and after it in the same function or in what that calls, whenever the call itself runs.
     """
 
     operator: Operator
@@ -743,6 +744,8 @@ class Call:
     use: Use = Use()
     trail: tuple[Note, ...] = ()
     path: tuple[tuple[Cond, bool], ...] = ()
+    earlier: tuple[Call, ...] = field(default=(), repr=False)
+    later: tuple[Call, ...] = field(default=(), repr=False)
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property
@@ -753,7 +756,16 @@ class Call:
     def under(self, assumed: Assumptions) -> Call:
         """The same call under more assumptions."""
         return Call(
-            self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail
+            self.operator,
+            self.binding,
+            self.target,
+            self.place,
+            assumed,
+            self.scope,
+            self.use,
+            self.trail,
+            earlier=self.earlier,
+            later=self.later,
         )
 
     def with_values(self, values: Mapping[str, Value], assumed: Assumptions | None = None) -> Call:
@@ -769,6 +781,8 @@ class Call:
             self.use,
             self.trail,
             self.path,
+            self.earlier,
+            self.later,
         )
 
     def asked(self) -> Iterator[Arg]:

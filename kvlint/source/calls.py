@@ -328,6 +328,8 @@ class Calls(Library):
                 frame.trail,
                 frame,
             )
+            record.number = len(self.records)
+            record.mutated = tuple(self.mutated.items())
             self.records.append(record)
         # Every way into the function has a result of its own.
         entered = tuple(id(note.place.node) for note in frame.trail if isinstance(note.place, Site))

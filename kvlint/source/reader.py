@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,11 @@ import libcst as cst
 
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
+from kvlint.contract.keys import origin
 from kvlint.contract.tri import Place
-from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
+from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
+from .algebra import plain_leaves
 from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
@@ -122,6 +124,10 @@ class _Reading:
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
+        runs: dict[int, list[Record]] = {}
+        for record in self.interpreter.records:
+            runs.setdefault(record.run, []).append(record)
+        writers: dict[int, Call | None] = {}
         # A call in another file is reported where that file is read.
         records = [r for r in self.interpreter.records if r.frame.module is self.module]
         failures = expected_failures(self.module)
@@ -152,6 +158,7 @@ class _Reading:
                 if mark in seen:
                     continue
                 seen.add(mark)
+                call.earlier, call.later = self._around(record, runs.get(record.run, []), writers, usages)
                 calls.append(call)
             if calls:
                 tree = self._trees.get(key)
@@ -231,15 +238,23 @@ class _Reading:
             self._run(func)
 
     def _run(self, func: Func) -> None:
-        with contextlib.suppress(OutOfBudget, RecursionError):
-            self.interpreter.run_root(func)
+        self._run_root(func)
         seen: set[int] = set()
         pending = self._nested(func, seen)
         while pending:
             nested, state = pending.pop(0)
-            with contextlib.suppress(OutOfBudget, RecursionError):
-                self.interpreter.run_root(replace(nested, closure=state))
+            self._run_root(replace(nested, closure=state))
             pending.extend(self._nested(func, seen))
+
+    def _run_root(self, func: Func) -> None:
+        interpreter = self.interpreter
+        interpreter.runs += 1
+        interpreter.mutated.clear()
+        start = len(interpreter.records)
+        with contextlib.suppress(OutOfBudget, RecursionError):
+            interpreter.run_root(func)
+        for record in interpreter.records[start:]:
+            record.run = interpreter.runs
 
     def _nested(self, func: Func, seen: set[int]) -> list[tuple[Func, State]]:
         """The functions inside a function that evaluation has come across, and that mention an operator."""
@@ -302,6 +317,34 @@ class _Reading:
             for first, last in failures
         )
 
+    def _around(
+        self,
+        record: Record,
+        run: list[Record],
+        writers: dict[int, Call | None],
+        usages: dict[Chunk, Usage],
+    ) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+        """The cache writers that run before and after a call, whenever the call itself runs."""
+        if not record.run or _writes_cache(record):
+            return (), ()
+        passed = {*record.path, *record.assumed.items()}
+        found: tuple[list[Call], list[Call]] = ([], [])
+        for other in run:
+            if other is record or not _writes_cache(other):
+                continue
+            if not all(item in passed for item in (*other.path, *other.assumed.items())):
+                continue
+            if id(other) not in writers:
+                writers[id(other)] = self._call(other, usages)
+            call = writers[id(other)]
+            if call is None:
+                continue
+            early, late = (other, record) if other.number < record.number else (record, other)
+            changed = {key for key, number in late.mutated if number > early.number}
+            if not any(key in changed for key in _identities(call)):
+                found[early is record].append(call)
+        return tuple(found[0]), tuple(found[1])
+
     def _use(self, record: Record, usages: dict[Chunk, Usage]) -> Use:
         """What the code does with the results, here and in the functions that they are returned to."""
         sites = [record.site, *(n.place for n in reversed(record.trail) if isinstance(n.place, Site))]
@@ -356,6 +399,20 @@ class _Reading:
         if isinstance(place, Site) and usage.used_later(place.node):
             return _uncopied(value)
         return value
+
+
+def _writes_cache(record: Record) -> bool:
+    operator = catalogue.find(record.operator, record.overload)
+    return operator is not None and operator.family in ("cache_write", "prolog")
+
+
+def _identities(call: Call) -> Iterator[Hashable]:
+    """What identifies the arguments of a call, under casts and copies to the host."""
+    for value in call.binding.values.values():
+        for leaf in plain_leaves(value):
+            if isinstance(leaf, (Unknown, Tensor)):
+                yield leaf.key
+                yield origin(leaf.key)
 
 
 def _usage(usages: dict[Chunk, Usage], chunk: Chunk) -> Usage:

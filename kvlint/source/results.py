@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from kvlint.contract.num import Num
-from kvlint.contract.values import Sequence, Unknown, Value
+from kvlint.contract.values import Sequence, Tensor, Unknown, Value
 
+from .algebra import plain_leaves
+from .attributes import TENSOR_METHODS
 from .chunk import Site
 from .names import Names
 from .objects import Method, Namespace, OpRef, Ref
@@ -82,6 +84,26 @@ class Results(Names):
         if len(record.touches) < MAX_ITEMS * MAX_ITEMS:
             record.touches.append(Touch(index, how, name, site, sure, sizes))
 
+    def _note_changes(self, callee: Value, args: list[Value], kwargs: Collection[Value]) -> None:
+        """Notes what a call may change in place: a method that ends in ``_``, code that is not visible."""
+        changed: list[Value] = []
+        if isinstance(callee, Method):
+            changed = [callee.receiver] if callee.name.endswith("_") else []
+        elif isinstance(callee, Unknown):
+            key: Any = callee.key
+            if not (isinstance(key, tuple) and len(key) == 3 and key[0] == "attr"):
+                changed = [*args, *kwargs]
+            elif str(key[2]).endswith("_"):
+                self.mutated[key[1]] = len(self.records)
+            elif key[2] not in TENSOR_METHODS:
+                changed = [*args, *kwargs]
+        elif isinstance(callee, OpRef) and callee.name == "npu_advance_step_flashattn":
+            changed = [*args, *kwargs]
+        for value in changed:
+            for leaf in plain_leaves(value):
+                if isinstance(leaf, (Unknown, Tensor)):
+                    self.mutated[leaf.key] = len(self.records)
+
     def _sizes(self, args: Iterable[Value], frame: Frame) -> tuple[Num | None, ...] | None:
         """The numbers that a method is called with, ``view(a, b)`` or ``view((a, b))``."""
         found = [self.deref(self.simplify(self.force(a), frame.state.assumed), frame) for a in args]
@@ -92,9 +114,12 @@ class Results(Names):
         return tuple(number_of(item) for item in found)
 
     def touched_by_call(
-        self, callee: Value, args: list[Value], kwargs: Iterable[Value], site: Site, frame: Frame
+        self, callee: Value, args: list[Value], kwargs: Collection[Value], site: Site, frame: Frame
     ) -> None:
         """Notes the results among what a call gets."""
+        if not self.records:
+            return
+        self._note_changes(callee, args, kwargs)
         if not self.results:
             return
         how = "passed"

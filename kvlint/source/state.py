@@ -112,6 +112,12 @@ class Record:
     partial: bool = False
     touches: list[Touch] = field(default_factory=list)
     """What happens to the results, in the order of evaluation."""
+    run: int = 0
+    """The evaluation of an outermost function that came across it: its calls are in the order they run."""
+    mutated: tuple[tuple[Hashable, int], ...] = ()
+    """What may have been changed in place before, and after how many calls."""
+    number: int = 0
+    """How many calls had been met before."""
 
 
 @dataclass
