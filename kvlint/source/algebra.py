@@ -114,6 +114,33 @@ def one_of(options: list[Value], fallback: Value) -> Value:
     return result
 
 
+def substituted(value: Value, key: Hashable, own: Value) -> Value:
+    """The value with another one where it is unknown by ``key``."""
+    if isinstance(value, Unknown) and value.key is key:
+        return own
+    if isinstance(value, Choice):
+        return replace(value, yes=substituted(value.yes, key, own), no=substituted(value.no, key, own))
+    if isinstance(value, Join):
+        return one_of([substituted(option, key, own) for option in value.options], own)
+    return value
+
+
+def without_none(value: Value) -> Value:
+    """The alternatives that have attributes or items; the value itself when none has."""
+    if isinstance(value, Choice):
+        yes, no = without_none(value.yes), without_none(value.no)
+        if isinstance(yes, Const) and yes.value is None:
+            return no
+        if isinstance(no, Const) and no.value is None:
+            return yes
+        return value if yes is value.yes and no is value.no else replace(value, yes=yes, no=no)
+    if isinstance(value, Join):
+        rest = tuple(o for o in value.options if not (isinstance(o, Const) and o.value is None))
+        if 0 < len(rest) < len(value.options):
+            return rest[0] if len(rest) == 1 else replace(value, options=rest)
+    return value
+
+
 def plain_leaves(value: Value) -> list[Value]:
     result: list[Value] = []
     pending = [value]

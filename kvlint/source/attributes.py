@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from .algebra import (
 )
 from .annotations import hint_of
 from .chunk import Site
-from .core import Core
+from .core import Core, Made
 from .module import BadSource
 from .objects import (
     Bound,
@@ -159,6 +159,20 @@ TENSOR_METHODS = frozenset(
 )
 
 
+MAX_SUBCLASSES = 24
+STARTS_AS_NONE = "it starts as None and is set elsewhere"
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def defines(cls: ClassRef, name: str) -> bool:
+    """Whether a class itself has a method, field or attribute of that name."""
+    index = cls.index
+    return name in index.methods or name in index.fields or name in index.writers
+
+
 class Attributes(Core):
     """Attributes: of objects of known classes, of classes, of values."""
 
@@ -174,6 +188,8 @@ class Attributes(Core):
             if not isinstance(value, (Const, Namespace))
             else None
         )
+        if override is None and isinstance(value, (Instance, Unknown)):
+            override = self._left.get((value.key, name))
         if override is not None:
             return override
         if isinstance(value, Namespace):
@@ -279,7 +295,11 @@ class Attributes(Core):
             value = self._written_by(obj, mro, cls, method, name, frame)
             if value is not None:
                 options.append(value)
-        options = [self._placeheld(option, unknown) for option in options]
+        if not all(isinstance(option, Const) for option in options):
+            # What one method starts as None another one fills.
+            options = [o if _is_none(o) else self._placeheld(o, unknown) for o in options]
+        else:
+            options = [self._placeheld(option, unknown) for option in options]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
             options.append(replace(unknown, reason="code outside the class assigns it"))
@@ -319,19 +339,41 @@ class Attributes(Core):
         )
 
     def _overridden(self, obj: Instance, name: str) -> bool:
-        """Whether an object of unknown origin may be of a subclass in the file that defines the name."""
+        """Whether an object of unknown origin may be of a subclass that defines the name."""
         if obj.args is not None:
             return False
-        family = {obj.cls.name}
-        classes = obj.cls.module.classes
-        for _ in range(4):
-            family |= {c.name for c in classes if any(ast_dotted(b) in family for b in c.bases)}
-        return any(
-            c.name in family
-            and c.name != obj.cls.name
-            and (name in index.methods or name in index.fields or name in index.writers)
-            for c, index in classes.items()
-        )
+        return any(defines(cls, name) for cls in self.subclasses(obj.cls))
+
+    def subclasses(self, cls: ClassRef) -> list[ClassRef]:
+        """The classes of the project that derive from a class, nearest first."""
+        node = cls.index.node
+        if node not in self._subclasses:
+            self._subclasses[node] = []
+            found: dict[ast.ClassDef, ClassRef] = {}
+            pending = [cls]
+            while pending and len(found) < MAX_SUBCLASSES:
+                for item in self._direct_subclasses(pending.pop(0)):
+                    if item.index.node not in found and item.index.node is not node:
+                        found[item.index.node] = item
+                        pending.append(item)
+            self._subclasses[node] = list(found.values())
+        return self._subclasses[node]
+
+    def _direct_subclasses(self, cls: ClassRef) -> Iterator[ClassRef]:
+        corpus = self.files.corpus(cls.module.path)
+        modules = [cls.module]
+        for path in corpus.deriving(cls.name) if corpus is not None else ():
+            module = self.files.load(path)
+            if module is not None and module is not cls.module:
+                modules.append(module)
+        for module in modules:
+            for node, index in module.classes.items():
+                for base in node.bases:
+                    dotted = ast_dotted(base)
+                    if dotted.rsplit(".", 1)[-1] == cls.name:
+                        known = self._class_named(module, dotted)
+                        if known is not None and known.index is cls.index:
+                            yield ClassRef(module, index)
 
     def _written_by(
         self, obj: Instance, mro: list[ClassRef], cls: ClassRef, method: str, name: str, frame: Frame
@@ -360,12 +402,21 @@ class Attributes(Core):
         value = final.attrs.get((obj.key, name))
         if value is None:
             return None
+        self._leave_attributes(self.force(value), final)
         return self.outlived(value, final.heap)
+
+    def _own_attribute(self, obj: Instance | Unknown, name: str) -> Value:
+        """An attribute as the class of the object leaves it."""
+        site = obj.place
+        if isinstance(obj, Instance) and isinstance(site, Site):
+            frame = Frame(obj.cls.module, site.chunk, "", State(), 1)
+            return self.instance_attribute(obj, name, site, frame)
+        return Unknown(("unset", obj.key, name), f"{obj.label}.{name}", "it is not set on every path")
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""
         if isinstance(value, Const) and value.value is None:
-            return replace(unknown, reason="it starts as None and is set elsewhere", place=value.place)
+            return replace(unknown, reason=STARTS_AS_NONE, place=value.place)
         if (
             isinstance(value, Tensor)
             and value.shape
@@ -512,6 +563,8 @@ class Attributes(Core):
             default = getattr(statements[-1], "value", None)
             if obj.args is None or default is None or isinstance(default, ast.Call):
                 return self._field_typed(cls, statements, unknown)
+            if isinstance(default, ast.Constant) and default.value is None:
+                return replace(unknown, reason=STARTS_AS_NONE)
         if key in self._busy:
             return unknown
         self._busy.add(key)
@@ -541,6 +594,8 @@ class Attributes(Core):
             if "Enum" in bases and not bases & {"int", "str"}:
                 # A member is no number, but equal to itself alone.
                 return Const(f"{cls.name}.{name}", place=site)
+            # None is no value to compute with: a subclass, or whoever owns the object, sets another.
+            options = [replace(unknown, reason=STARTS_AS_NONE) if _is_none(o) else o for o in options]
             return one_of(options, unknown)
         finally:
             self._busy.discard(key)
@@ -588,7 +643,7 @@ class Attributes(Core):
             key, cls, frozen if known else None, named if known else None, label=cls.name, place=site
         )
         if self._watch is not None:
-            self._watch.made.append(made)
+            self._watch.made.append(Made(made, site))
         return made
 
     def _super(self, frame: Frame, site: Site) -> Value:

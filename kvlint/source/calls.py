@@ -31,6 +31,7 @@ from .algebra import (
 )
 from .attributes import TENSOR_METHODS
 from .chunk import Site
+from .core import Passed
 from .library import Library
 from .objects import (
     Bound,
@@ -404,6 +405,9 @@ class Calls(Library):
         frame: Frame,
         statement: bool = False,
     ) -> Value:
+        if self._watch is not None and isinstance(site, Site):
+            passed = Passed(func, tuple(args), dict(kwargs), site, frame.name, dict(frame.state.heap))
+            self._watch.passed.append(passed)
         effects = (
             statement
             or self.has_op(func)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import libcst as cst
 
+from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Assumptions, Cond, consistent, decide
 from kvlint.contract.tri import Note
@@ -34,7 +35,9 @@ from .algebra import (
     joined,
     may_be_absent,
     one_of,
+    plain_leaves,
     same,
+    substituted,
     with_entries,
 )
 from .annotations import hint_of
@@ -95,11 +98,39 @@ class Files(Protocol):
         """All files of the project that a file belongs to."""
 
 
+@dataclass(frozen=True)
+class Made:
+    """An object as a place in the project makes it.
+
+    ``attributes`` are those that the same function sets on it afterwards, with what their containers hold.
+    ``partial``: they are all that is known, the rest comes from another object (``dataclasses.replace``).
+    """
+
+    instance: Instance
+    site: Site
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    heap: Mapping[Hashable, Value] = field(default_factory=dict)
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A call of a function of the project: the arguments, with what their containers hold."""
+
+    func: Func
+    args: tuple[Value, ...]
+    kwargs: Mapping[str, Value]
+    site: Site
+    caller: str
+    heap: Mapping[Hashable, Value]
+
+
 @dataclass
 class Watch:
     """What an evaluation makes and sets."""
 
-    made: list[Instance] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    passed: list[Passed] = field(default_factory=list)
     written: list[tuple[Value, str, Value]] = field(default_factory=list)
     """Object, attribute, value."""
 
@@ -110,6 +141,9 @@ class Core:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.find_module = files.find
+        self._subclasses: dict[ast.ClassDef, list[ClassRef]] = {}
+        # Attributes of objects that outlive the function that set them, by the objects' identities.
+        self._left: dict[tuple[Hashable, str], Value] = {}
         self.better: dict[Hashable, Value] = {}
         """What the project's other code tells of a parameter or attribute, by its identity."""
         self.asked: dict[Hashable, tuple[Instance, str]] = {}
@@ -153,6 +187,7 @@ class Core:
     def forget(self) -> None:
         """Drops what was worked out of objects, so that what is better known now takes effect."""
         self._attributes.clear()
+        self._left.clear()
         self.__dict__.pop("_state_cache", None)
 
     @contextmanager
@@ -411,10 +446,24 @@ class Core:
             for ident, content in (final.heap if final is not None else {}).items():
                 if ident not in call.state.heap:
                     call.state.heap[ident] = self._built[ident] = content
+            if final is not None:
+                self._leave_attributes(result, final)
             return result
         finally:
             self.recording = recording
             self._busy.discard(key)
+
+    def _leave_attributes(self, value: Value, final: State) -> None:
+        """Keeps what a function has set on the objects that it hands out."""
+        for leaf in plain_leaves(value):
+            if not isinstance(leaf, (Instance, Unknown)):
+                continue
+            for (key, name), content in final.attrs.items():
+                if key == leaf.key and (key, name) not in self._left:
+                    # On the paths that do not set it, it is what the class says.
+                    own = self._own_attribute(leaf, name)
+                    identity = intern(("attr", key, name))
+                    self._left[key, name] = self.outlived(substituted(content, identity, own), final.heap)
 
     def lift(
         self,
@@ -539,6 +588,12 @@ class Core:
         raise NotImplementedError
 
     def mro(self, cls: ClassRef) -> tuple[list[ClassRef], bool]:
+        raise NotImplementedError
+
+    def outlived(self, value: Value, heap: Mapping[Hashable, Value]) -> Value:
+        raise NotImplementedError
+
+    def _own_attribute(self, obj: Instance | Unknown, name: str) -> Value:
         raise NotImplementedError
 
     def _writes_self(self, func: Func) -> bool:

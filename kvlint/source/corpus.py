@@ -16,6 +16,7 @@ _TESTS = re.compile(
     r"(?:^|[/\\])(?:tests?|testing|unittests?)[/\\]|(?:^|[/\\])(?:test_\w*|\w*_test|conftest)\.py$"
 )
 _IMPORTS = re.compile(rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n]*)", re.M)
+_CLASS = re.compile(rb"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.M)
 # A larger tree is not searched: the answer "nobody else does it" would come too late to be worth it.
 MAX_FILES = 12_000
 MAX_BYTES = 200_000_000
@@ -28,6 +29,7 @@ class Corpus:
     def __init__(self, top: str) -> None:
         self.top = top
         self._texts: dict[str, bytes] | None = None
+        self._derived: dict[str, list[str]] | None = None
         self.complete = True
         """False when the tree is too large to be searched."""
 
@@ -50,6 +52,24 @@ class Corpus:
         )
         texts = self._read()
         return [path for path in self.mentioning(*names) if wanted.search(_IMPORTS.sub(b"", texts[path]))]
+
+    def deriving(self, name: str) -> list[str]:
+        """The files with a class that has a base of that name."""
+        if self._derived is None:
+            self._derived = {}
+            for path, text in self._read().items():
+                for header in _CLASS.finditer(text):
+                    for base in header.group(1).split(b","):
+                        last = base.split(b"[")[0].rsplit(b".", 1)[-1].strip().decode(errors="replace")
+                        if path not in self._derived.setdefault(last, []):
+                            self._derived[last].append(path)
+        return self._derived.get(name, [])
+
+    def calling(self, name: str) -> list[str]:
+        """The files that call something by that name."""
+        plain = name.encode()
+        wanted = re.compile(rb"(?<!def )\b" + re.escape(plain) + rb"\s*\(")
+        return [path for path, text in self._read().items() if plain in text and wanted.search(text)]
 
     def assigning(self, name: str) -> list[str]:
         """The files that assign an attribute of that name to something other than ``self``."""

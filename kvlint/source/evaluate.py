@@ -40,11 +40,14 @@ from .algebra import (
     labelled,
     plain_leaves,
     same,
+    without_none,
 )
 from .calls import Calls
 from .chunk import Site
+from .core import Passed
 from .module import BadSource, ModuleIndex
 from .objects import (
+    ClassRef,
     Func,
     MapValue,
     Namespace,
@@ -82,7 +85,12 @@ class Interpreter(Calls):
         self.steps = 0
         self.enter(func, receiver)
 
-    def enter(self, func: Func, receiver: Value | None = None) -> State | None:
+    def run_on(self, func: Func, cls: ClassRef) -> None:
+        """Evaluates a method on an object of a subclass that inherits it."""
+        self.steps = 0
+        self.enter(func, self.symbolic_instance(cls), (Note(f"on an object of {cls.name}", func.place),))
+
+    def enter(self, func: Func, receiver: Value | None = None, trail: tuple[Note, ...] = ()) -> State | None:
         """Evaluates a function on unknown arguments; its state at the end, None when it always raises."""
         state = State()
         arguments: dict[str, Value] = {}
@@ -96,7 +104,17 @@ class Interpreter(Calls):
                 arguments[first[0].name.value] = receiver or self.symbolic_instance(func.owner)
         for param, kind in parameters:
             arguments[param.name.value] = self._parameter(func, param, kind, state)
-        return self._run(func, arguments, state, 0, ())[1]
+        return self._run(func, arguments, state, 0, trail)[1]
+
+    def run_called(self, func: Func, passed: Passed) -> None:
+        """Evaluates a function on what a caller passes, recording the operator calls in it."""
+        self.steps = 0
+        state = State(heap=dict(passed.heap))
+        arguments = self.bind(func, list(passed.args), dict(passed.kwargs), state)
+        if arguments is None:
+            return
+        trail = (Note(f"called from {passed.caller}", passed.site),)
+        self._run(func, {name: self.outlived(v, {}) for name, v in arguments.items()}, state, 0, trail)
 
     def module_statement(self, module: ModuleIndex, node: ast.stmt) -> State | None:
         """Evaluates one statement of a module by itself."""
@@ -634,7 +652,8 @@ class Interpreter(Calls):
         return self.simplify(self.name(node, frame), frame.state.assumed)
 
     def _attribute(self, node: cst.Attribute, frame: Frame) -> Value:
-        base = self.expr(node.value, frame)
+        # Of None nothing is read: the other alternatives are the ones that get here.
+        base = without_none(self.force(self.expr(node.value, frame)))
         name = node.attr.value
         site = Site(frame.chunk, node)
         return self.lift(lambda value: self.attribute(value, name, site, frame), [base], frame)

@@ -58,8 +58,11 @@ class Imports:
 
     def add(self, path: str, source: bytes) -> ModuleIndex:
         """Indexes a file whose text is at hand. Raises ``BadSource``."""
-        module = ModuleIndex(path, decode(source))
-        self._modules[os.path.abspath(path)] = module
+        full = os.path.abspath(path)
+        text = decode(source)
+        module = self._modules.get(full)
+        if module is None or module.text != text or module.path != path:
+            module = self._modules[full] = ModuleIndex(path, text)
         return module
 
     def corpus(self, path: str) -> Corpus | None:
@@ -118,7 +121,7 @@ class Imports:
             try:
                 if os.path.getsize(full) <= MAX_FILE_BYTES:
                     with open(full, "rb") as stream:
-                        module = ModuleIndex(os.path.relpath(full), decode(stream.read()))
+                        module = ModuleIndex(full, decode(stream.read()))
             except (OSError, ValueError, BadSource):
                 module = None
             self._modules[full] = module

@@ -58,6 +58,10 @@ from .torchlib import (
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
 
 
+# What they are given is what is read from them.
+_HOLDERS = frozenset(("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.ModuleList", "torch.nn.ModuleDict"))
+
+
 class Library(Containers):
     """Builtins and library functions."""
 
@@ -123,7 +127,7 @@ class Library(Containers):
         if name in ("torch.finfo", "torch.iinfo"):
             dtype = self.force(args[0]) if args else None
             return Namespace(f"{name}({dtype.name if isinstance(dtype, DType) else ''})", place=site)
-        if name in ("torch.nn.Parameter", "torch.nn.Buffer") and args:
+        if name in _HOLDERS and args:
             return self.force(args[0])
         if name in ("torch.device", "torch.jit.script") and args:
             return args[0]

@@ -165,7 +165,11 @@ class Names(Attributes):
             bindings = module.globals.get(name, [])
             options: list[Value] = []
             for binding in bindings:
-                options.append(self._bound_value(module, name, binding))
+                value = self._bound_value(module, name, binding)
+                if isinstance(value, Const) and value.value is None:
+                    # Whoever needs the variable sets it first.
+                    value = replace(unknown, reason="it starts as None and is set elsewhere")
+                options.append(value)
             if name in module.global_writes:
                 options.append(replace(unknown, reason="a function rebinds it through global"))
             value = one_of(options, unknown)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import libcst as cst
@@ -21,12 +22,12 @@ from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
+from .flow import Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .negative import Span, expected_failures
 from .objects import ClassRef, Func
 from .prefilter import relevant
-from .sites import Sites
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage, is_layer
@@ -82,7 +83,7 @@ class Project:
         self.target = target
         self._imports = Imports(roots, corpora)
         self._interpreter = Interpreter(self._imports)
-        self._sites = Sites(self._interpreter)
+        self._flow = Flow(self._interpreter)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
@@ -90,15 +91,15 @@ class Project:
             module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        return _Reading(self._interpreter, self._sites, module, self.target).run()
+        return _Reading(self._interpreter, self._flow, module, self.target).run()
 
 
 class _Reading:
     """The analysis of one module."""
 
-    def __init__(self, interpreter: Interpreter, sites: Sites, module: ModuleIndex, target: Target) -> None:
+    def __init__(self, interpreter: Interpreter, flow: Flow, module: ModuleIndex, target: Target) -> None:
         self.interpreter = interpreter
-        self.sites = sites
+        self.flow = flow
         self.module = module
         self.target = target
         self.operators = catalogue.names()
@@ -120,7 +121,7 @@ class _Reading:
             if func is None:
                 continue
             self.interpreter.limit = definition.steps if definition.names & self.callees else CALLER_STEPS
-            self._evaluate(func)
+            self._evaluate(func, definition.names)
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
@@ -222,37 +223,44 @@ class _Reading:
             owner = ClassRef(self.module, index) if index is not None else None
         return self.interpreter.function(self.module, definition.node, owner)
 
-    def _evaluate(self, func: Func) -> None:
+    def _evaluate(self, func: Func, names: frozenset[str]) -> None:
         # What was found before a question got too costly counts; the rest stays unknown.
         interpreter = self.interpreter
         limit = interpreter.limit
         records, views = len(interpreter.records), len(interpreter.views)
-        self._run(func)
+        self._run(func, names)
         for _ in range(ROUNDS):
-            told = self.sites.improve(interpreter.records[records:])
+            told = self.flow.improve(interpreter.records[records:])
             interpreter.limit = limit
             if not told:
                 break
             # With what the rest of the project tells of the parameters and attributes that were met.
             del interpreter.records[records:], interpreter.views[views:]
-            self._run(func)
+            self._run(func, names)
 
-    def _run(self, func: Func) -> None:
-        self._run_root(func)
+    def _run(self, func: Func, names: frozenset[str]) -> None:
+        interpreter = self.interpreter
+        self._ordered(partial(interpreter.run_root, func))
+        if self._mentions_operator(func):
+            for cls in self.flow.receivers(func, names):
+                self._ordered(partial(interpreter.run_on, func, cls))
+            for passed in self.flow.contexts(func):
+                self._ordered(partial(interpreter.run_called, func, passed))
         seen: set[int] = set()
         pending = self._nested(func, seen)
         while pending:
             nested, state = pending.pop(0)
-            self._run_root(replace(nested, closure=state))
+            self._ordered(partial(interpreter.run_root, replace(nested, closure=state)))
             pending.extend(self._nested(func, seen))
 
-    def _run_root(self, func: Func) -> None:
+    def _ordered(self, evaluate: Callable[[], object]) -> None:
+        """Evaluates a function; the calls met meanwhile are in the order they run."""
         interpreter = self.interpreter
         interpreter.runs += 1
         interpreter.mutated.clear()
         start = len(interpreter.records)
         with contextlib.suppress(OutOfBudget, RecursionError):
-            interpreter.run_root(func)
+            evaluate()
         for record in interpreter.records[start:]:
             record.run = interpreter.runs
 
@@ -347,7 +355,8 @@ class _Reading:
 
     def _use(self, record: Record, usages: dict[Chunk, Usage]) -> Use:
         """What the code does with the results, here and in the functions that they are returned to."""
-        sites = [record.site, *(n.place for n in reversed(record.trail) if isinstance(n.place, Site))]
+        entered = [note.place for note in reversed(record.trail) if isinstance(note.place, Site)]
+        sites = [record.site, *(site for site in entered if isinstance(site.node, cst.Call))]
         use = Use()
         for site in sites:
             usage = _usage(usages, site.chunk)

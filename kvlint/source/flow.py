@@ -1,0 +1,415 @@
+"""Values across functions and files: what callers pass, what the makers of objects give them.
+
+Asked only for what reaches an operator call. A function is evaluated on unknown arguments first; the
+parameters and attributes in the arguments of its operator calls are then followed to where they are set.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from kvlint.contract.keys import intern
+from kvlint.contract.num import Num
+from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
+
+from .algebra import is_numeric, one_of, plain_leaves, same, substituted
+from .attributes import STARTS_AS_NONE, defines
+from .core import Made, Passed, Watch
+from .evaluate import Interpreter
+from .module import ModuleIndex
+from .objects import ClassRef, Func, Instance
+from .state import Frame, OutOfBudget, Record, State
+from .uses import Definition, calls_of, definitions, holders_of, uses_of, writes
+
+# A name used in more files than this is no detail of a few modules; it is not followed.
+MAX_FILES = 40
+MAX_FAMILY = 12
+MAX_PLACES = 12
+MAX_MADE = 8
+MAX_CONTEXTS = 6
+MAX_QUESTIONS = 40
+# How many steps back a value is followed at once.
+MAX_CHAIN = 4
+MAX_PARTS = 20_000
+# What evaluating one place may cost, and what all places of one question may.
+PLACE_STEPS = 8_000
+QUESTION_STEPS = 40_000
+_CALLED_WITHOUT_NAME = frozenset(("forward", "__call__"))
+
+T = TypeVar("T")
+Place = tuple[ModuleIndex, "Definition | ast.stmt", "ClassRef | None"]
+
+
+class _TooMany(Exception):
+    """Too many files use a name."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one function of the project does when it is evaluated on unknown arguments."""
+
+    watch: Watch
+    final: State
+
+
+class Flow:
+    """Follows values for one interpreter, and tells it what that shows."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self._made: dict[ast.ClassDef, tuple[Made, ...]] = {}
+        self._seen: dict[ast.AST, _Seen | None] = {}
+        self._tried: set[Hashable] = set()
+
+    def improve(self, records: Iterable[Record]) -> bool:
+        """Follows the parameters and attributes in the arguments of calls; whether that told anything new."""
+        interpreter = self.interpreter
+        arguments = [value for r in records for value, _ in (*r.positional, *r.keywords.values())]
+        keys = [key for key in _inputs(arguments, interpreter) if key not in self._tried]
+        told = False
+        for _ in range(MAX_CHAIN):
+            new = [key for key in keys if self._learned(key)]
+            if not new:
+                break
+            told = True
+            interpreter.forget()
+            self._made.clear()
+            self._seen.clear()
+            # What was told in terms of these is told again.
+            found = interpreter.better.items()
+            keys = [key for key, value in found if not set(new).isdisjoint(_inputs([value], interpreter))]
+        return told
+
+    def _learned(self, key: Hashable) -> bool:
+        self._tried.add(key)
+        value = self._within(lambda: self._answer(key))
+        if value is None or (key in self.interpreter.better and same(value, self.interpreter.better[key])):
+            return False
+        self.interpreter.better[key] = value
+        return True
+
+    def contexts(self, func: Func) -> list[Passed]:
+        """What the callers of a function pass to it, as far as they are visible."""
+        found = self._within(lambda: self._passed(func)) or []
+        distinct: list[Passed] = []
+        for item in found:
+            # The reader evaluates the callers in the same file itself, where it knows them by name.
+            if item.site.path == func.module.path and func.name not in _CALLED_WITHOUT_NAME:
+                continue
+            if all(item.site.node is not other.site.node for other in distinct):
+                distinct.append(item)
+        return distinct[:MAX_CONTEXTS]
+
+    def receivers(self, func: Func, names: frozenset[str]) -> list[ClassRef]:
+        """The subclasses that inherit a method and define some of the ``names`` it mentions."""
+        if func.owner is None:
+            return []
+        found: list[ClassRef] = []
+        for cls in self.interpreter.subclasses(func.owner):
+            mro = self.interpreter.mro(cls)[0]
+            owner = next((c for c in mro if func.name in c.index.methods), None)
+            if owner is not None and owner.index is func.owner.index:
+                own = mro[: next(i for i, c in enumerate(mro) if c.index is func.owner.index)]
+                if any(defines(c, name) for c in own for name in names):
+                    found.append(cls)
+        return found[:MAX_CONTEXTS]
+
+    def _within(self, question: Callable[[], T]) -> T | None:
+        interpreter = self.interpreter
+        steps, limit = interpreter.steps, interpreter.limit
+        interpreter.steps, interpreter.limit = 0, QUESTION_STEPS
+        try:
+            with interpreter.watching():
+                return question()
+        except (OutOfBudget, RecursionError, _TooMany):
+            return None
+        finally:
+            interpreter.steps, interpreter.limit = steps, limit
+
+    def _answer(self, key: Hashable) -> Value | None:
+        interpreter = self.interpreter
+        if key in interpreter.asked:
+            return self._attribute(*interpreter.asked[key])
+        func, name = interpreter.parameters[key]
+        plain = Unknown(("given", key), name, "it is a parameter", declared=True, place=func.place)
+        if func.name == "__init__" and func.owner is not None:
+            return _joint(list(self._constructed(func, name)), plain)
+        options: list[Value] = []
+        for passed in self._passed(func):
+            given = interpreter.bind(func, list(passed.args), dict(passed.kwargs), State())
+            if given is None or name not in given:
+                return None
+            options.append(interpreter.outlived(given[name], passed.heap))
+        return _joint(options, plain)
+
+    # Attributes.
+
+    def _attribute(self, obj: Instance, name: str) -> Value | None:
+        """An attribute of an object of unknown origin."""
+        interpreter = self.interpreter
+        made = self.made(obj.cls)
+        elsewhere = self._assigned(obj.cls, name) if made else None
+        if elsewhere is None:
+            return None
+        options: list[Value] = []
+        for item in made:
+            instance = item.instance
+            own: Value | None = None
+            if not item.partial:
+                frame = Frame(obj.cls.module, item.site.chunk, "", State(), 1)
+                own = interpreter.instance_attribute(instance, name, item.site, frame)
+                if isinstance(own, Unknown) and own.reason == STARTS_AS_NONE:
+                    # Whoever sets another value is looked at, too.
+                    own = Const(None, place=own.place)
+            value = item.attributes.get(name, own)
+            if value is not None and own is not None:
+                value = substituted(value, intern(("attr", instance.key, name)), own)
+            if value is not None:
+                options.append(interpreter.outlived(value, item.heap))
+        options += [interpreter.outlived(value, {}) for value in elsewhere]
+        label = f"{obj.label}.{name}"
+        return _joint(options, Unknown(("attr", obj.key, name), label, "", declared=True, place=obj.place))
+
+    def _constructed(self, func: Func, name: str) -> Iterator[Value]:
+        """A parameter of a constructor, wherever it is called."""
+        interpreter = self.interpreter
+        assert func.owner is not None
+        for item in self.made(func.owner):
+            instance = item.instance
+            arguments = [instance, *(instance.args or ())]
+            given = interpreter.bind(func, arguments, dict(instance.kwargs or {}), State())
+            if given is not None and name in given:
+                yield interpreter.outlived(given[name], item.heap)
+
+    def made(self, cls: ClassRef) -> tuple[Made, ...]:
+        """Every object of the class; empty when they are not all visible."""
+        node = cls.index.node
+        if node not in self._made:
+            self._made[node] = ()
+            with suppress(_TooMany):
+                self._made[node] = self._find_made(cls)
+        return self._made[node]
+
+    def _find_made(self, cls: ClassRef) -> tuple[Made, ...]:
+        family, places, escapes = self._family(cls)
+        if escapes or len(family) > MAX_FAMILY or len(places) > MAX_PLACES:
+            return ()
+        corpus = self.interpreter.files.corpus(cls.module.path)
+        if corpus is not None and not corpus.complete:
+            return ()
+        made: dict[Hashable, Made] = {}
+        for place in places:
+            seen = self._watched(place)
+            if seen is None:
+                return ()
+            for item in seen.watch.made:
+                if item.instance.cls.index.node in family:
+                    if item.instance.args is None:
+                        return ()
+                    attributes = {
+                        name: value
+                        for (key, name), value in seen.final.attrs.items()
+                        if key == item.instance.key
+                    }
+                    final = replace(item, attributes={**item.attributes, **attributes}, heap=seen.final.heap)
+                    made[item.instance.key, item.partial] = final
+        return tuple(made.values()) if len(made) <= MAX_MADE else ()
+
+    def _family(self, cls: ClassRef) -> tuple[dict[ast.ClassDef, ClassRef], list[Place], bool]:
+        """The class and its subclasses, where they are called, and whether they may be elsewhere."""
+        family = {cls.index.node: cls}
+        while True:
+            before = len(family)
+            places: list[Place] = []
+            for module, names in self._modules(cls, family):
+                uses = uses_of(module, names)
+                if uses.escapes:
+                    return family, [], True
+                for node in uses.subclasses:
+                    index = module.classes.get(node)
+                    if index is not None:
+                        family.setdefault(node, ClassRef(module, index))
+                owners = frozenset(id(node) for node in family)
+                places += [(module, node, owner) for node, owner in calls_of(module, uses.names, owners)]
+            if len(family) == before or len(family) > MAX_FAMILY:
+                return family, places, False
+
+    def _modules(
+        self, cls: ClassRef, family: Mapping[ast.ClassDef, ClassRef]
+    ) -> Iterator[tuple[ModuleIndex, frozenset[str]]]:
+        """The modules that may use the classes, with the names that mean them there."""
+        interpreter = self.interpreter
+        names = frozenset(c.name for c in family.values())
+        corpus = interpreter.files.corpus(cls.module.path)
+        for module in self._loaded(cls.module, corpus.using(*sorted(names)) if corpus is not None else []):
+            known = set()
+            for name in names:
+                value = interpreter.global_value(module, name) if name in module.globals else None
+                for leaf in plain_leaves(value) if value is not None else ():
+                    if isinstance(leaf, ClassRef) and leaf.index.node in family:
+                        known.add(name)
+            if known:
+                yield module, frozenset(known)
+
+    def _loaded(self, first: ModuleIndex, paths: list[str]) -> list[ModuleIndex]:
+        if len(paths) > MAX_FILES:
+            raise _TooMany
+        modules = [first]
+        for path in paths:
+            module = self.interpreter.files.load(path)
+            if module is not None and module not in modules:
+                modules.append(module)
+        return modules
+
+    def _assigned(self, cls: ClassRef, name: str) -> list[Value] | None:
+        """What code outside the class assigns to the attribute; None when that is not visible."""
+        interpreter = self.interpreter
+        corpus = interpreter.files.corpus(cls.module.path)
+        found: list[Value] = []
+        for module in self._loaded(cls.module, corpus.assigning(name) if corpus is not None else []):
+            if name not in module.foreign_writes:
+                continue
+            for node, owner in definitions(module):
+                if not writes(node, name):
+                    continue
+                seen = self._watched((module, node, owner))
+                if seen is None:
+                    return None
+                for base, attribute, value in seen.watch.written:
+                    if attribute != name:
+                        continue
+                    # Of an object that nobody knows it may be one of ours.
+                    if not isinstance(base, Instance) or self._related(base.cls, cls):
+                        found.append(interpreter.outlived(value, seen.final.heap))
+        return found
+
+    def _related(self, a: ClassRef, b: ClassRef) -> bool:
+        mro = self.interpreter.mro
+        return any(a.index is c.index for c in mro(b)[0]) or any(b.index is c.index for c in mro(a)[0])
+
+    # Parameters.
+
+    def _passed(self, func: Func) -> list[Passed]:
+        """The calls of a function that the project shows."""
+        found: list[Passed] = []
+        for place in self._callers(func):
+            seen = self._watched(place)
+            if seen is None:
+                continue
+            for passed in seen.watch.passed:
+                if passed.func.node is func.node:
+                    found.append(replace(passed, heap=passed.heap or seen.final.heap))
+        return found
+
+    def _callers(self, func: Func) -> list[Place]:
+        corpus = self.interpreter.files.corpus(func.module.path)
+        places: list[Place] = []
+        if func.name in _CALLED_WITHOUT_NAME:
+            if func.owner is None:
+                return []
+            family, made, _ = self._family(func.owner)
+            names = {c.name for c in family.values()}
+            modules = self._loaded(func.module, [])
+            modules += [module for module, _, _ in made if module not in modules]
+            for module in modules:
+                holders = holders_of(module, names) | {"forward"}
+                places += [(module, node, owner) for node, owner in calls_of(module, holders)]
+        else:
+            names = {func.name}
+            for module in self._loaded(func.module, corpus.calling(func.name) if corpus is not None else []):
+                places += [(module, node, owner) for node, owner in calls_of(module, names)]
+        here = [
+            p
+            for p in places
+            if not (
+                p[0] is func.module
+                and isinstance(p[1], ast.FunctionDef)
+                and p[1].name == func.name
+                and p[1].lineno == _line(func)
+            )
+        ]
+        return here[:MAX_PLACES]
+
+    def _watched(self, place: Place) -> _Seen | None:
+        """What a function makes, sets and passes on; None when it is not followed to its end."""
+        module, node, owner = place
+        if node in self._seen:
+            return self._seen[node]
+        self._seen[node] = None
+        interpreter = self.interpreter
+        limit = interpreter.limit
+        interpreter.limit = min(limit, interpreter.steps + PLACE_STEPS)
+        try:
+            with interpreter.watching() as watch:
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    func = interpreter.function(module, node, owner)
+                    if func is None:
+                        return None
+                    final = interpreter.enter(func)
+                else:
+                    final = interpreter.module_statement(module, node)
+            self._seen[node] = _Seen(watch, final or State())
+        except (OutOfBudget, RecursionError):
+            if interpreter.steps > limit:
+                raise OutOfBudget from None
+        finally:
+            interpreter.limit = limit
+        return self._seen[node]
+
+
+def _line(func: Func) -> int:
+    place = func.place
+    return place.line if place is not None else 0
+
+
+def _joint(options: list[Value], plain: Unknown) -> Value | None:
+    """What all places agree on; None when that says nothing."""
+    if not options:
+        return None
+    if all(isinstance(option, Const) and option.value is None for option in options):
+        # Whoever reads it relies on code that is not visible.
+        return replace(plain, reason="it is None wherever it is set", place=options[0].place)
+    joint = one_of(options, plain)
+    # Several numbers are told apart better by the name they have here.
+    if isinstance(joint, Join) and any(is_numeric(leaf) for leaf in plain_leaves(joint)):
+        return None
+    return joint
+
+
+def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]:
+    """The parameters and attributes that values come from."""
+    found: dict[Hashable, None] = {}
+    pending: list[object] = list(values)
+    seen: set[int] = set()
+    pending.reverse()
+    while pending and len(seen) < MAX_PARTS:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, tuple):
+            if part in interpreter.asked or part in interpreter.parameters:
+                found.setdefault(part)
+            pending.extend(item for item in part if isinstance(item, (tuple, Num)))
+        elif isinstance(part, Num):
+            pending.extend(atom.key for atom in part.atoms())
+        elif isinstance(part, Choice):
+            pending += [part.no, part.yes]
+        elif isinstance(part, Join):
+            pending.extend(part.options)
+        elif isinstance(part, Number):
+            pending.append(part.num)
+        elif isinstance(part, Sequence):
+            pending += [part.key, part.element, *(part.items or ())]
+        elif isinstance(part, Unknown):
+            pending.append(part.key)
+        elif isinstance(part, Tensor):
+            pending += [part.key, *(part.shape or ())]
+    return list(found)[:MAX_QUESTIONS]
+
+
+__all__ = ["Flow"]
