@@ -657,7 +657,7 @@ class Use:
             function or of a layer), by position, here or in a caller. One that is only returned or passed on
             is missing, and so is one that is used under a test that does not decide about the call itself.
         views: the methods of elements, where they are reached whenever the call is.
-        operands: the arithmetic, library functions and ``torch.nn`` layers that get elements, likewise.
+        operands: the arithmetic, library functions and ``torch.nn`` layers that get elements as they are.
     """
 
     dropped: bool | None = None

@@ -374,7 +374,7 @@ class _Reading:
             found = View(touch.index, touch.name, touch.sizes, touch.site)
             if touch.how == "method":
                 views.append(found)
-            elif touch.how in ("operand", "argument"):
+            elif touch.how in ("operand", "argument") and not touch.cast:
                 operands.append(found)
         return replace(use, touched=touched, views=tuple(views), operands=tuple(operands))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
+from kvlint.contract.keys import origin
 from kvlint.contract.num import Num
 from kvlint.contract.values import Sequence, Tensor, Unknown, Value
 
@@ -56,13 +57,10 @@ class Results(Names):
             value = self.deref(value, frame)
         if isinstance(value, Sequence) and value.items is not None and how == "argument":
             for item in value.items[:MAX_ITEMS]:
-                if isinstance(item, Unknown):
-                    self._touched(item.key, how, name, site, frame, None)
-        elif isinstance(value, Unknown):
-            found = self.results.get(value.key)
-            if found is not None and name not in _HARMLESS:
-                sizes = self._sizes(args, frame) if how == "method" else None
-                self._touched(value.key, how, name, site, frame, sizes)
+                if isinstance(item, (Unknown, Tensor)):
+                    self._touched(item.key, how, name, site, frame, ())
+        elif isinstance(value, (Unknown, Tensor)):
+            self._touched(value.key, how, name, site, frame, args)
 
     def _touched(
         self,
@@ -71,18 +69,23 @@ class Results(Names):
         name: str,
         site: Site,
         frame: Frame,
-        sizes: tuple[Num | None, ...] | None,
+        args: Iterable[Value],
     ) -> None:
         found = self.results.get(key)
+        cast = found is None
         if found is None:
+            # Another dtype or device, or a copy.
+            found = self.results.get(origin(key))
+        if found is None or name in _HARMLESS:
             return
+        sizes = self._sizes(args, frame) if how == "method" else None
         record, index = found
         state = frame.state
         passed = {*record.path, *record.assumed.items()}
         # A test between the call and the use may be about this very result.
         sure = all(item in passed for item in (*state.assumed.items(), *state.under))
         if len(record.touches) < MAX_ITEMS * MAX_ITEMS:
-            record.touches.append(Touch(index, how, name, site, sure, sizes))
+            record.touches.append(Touch(index, how, name, site, sure, sizes, cast))
 
     def _note_changes(self, callee: Value, args: list[Value], kwargs: Collection[Value]) -> None:
         """Notes what a call may change in place: a method that ends in ``_``, code that is not visible."""
@@ -131,9 +134,7 @@ class Results(Names):
             key: Any = callee.key
             if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr":
                 name = str(key[2])
-                found = self.results.get(key[1])
-                if found is not None and name not in _HARMLESS:
-                    self._touched(key[1], "method", name, site, frame, self._sizes(args, frame))
+                self._touched(key[1], "method", name, site, frame, args)
             elif isinstance(key, tuple) and key[:1] == ("torch",) and str(key[1]).startswith("nn."):
                 # A layer that is made here.
                 how, name = "argument", str(key[1]).rsplit(".", 1)[-1]

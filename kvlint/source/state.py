@@ -85,6 +85,7 @@ class Touch:
         name: of the method or function.
         sure: whether the use is reached whenever the call is.
         sizes: the numbers that a method is called with.
+        cast: whether the result was converted or copied before.
     """
 
     index: int
@@ -93,6 +94,7 @@ class Touch:
     site: Site
     sure: bool
     sizes: tuple[Num | None, ...] | None = None
+    cast: bool = False
 
 
 @dataclass
