@@ -251,6 +251,12 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
         call(PAGED, X, X, X, named("self.num_heads"), named("self.num_kv_heads"), X, X, X, X),
         VIOLATED,
     ),
+    "one KV head": ("KV119", call(PAGED, X, X, X, 1, named("self.num_heads"), X, X, X, X), PROVED),
+    "equal counts": (
+        "KV119",
+        call(PAGED, X, X, X, named("self.num_heads"), named("self.num_heads"), X, X, X, X),
+        PROVED,
+    ),
     "in order by name": (
         "KV119",
         call(PAGED, X, X, X, named("self.num_kv_heads"), named("self.num_heads"), X, X, X, X),
