@@ -261,6 +261,8 @@ def module_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tu
                 yield from ((node.name, event) for event in found)
     yield from _ignored_attention_types(module)
     yield from _shared_entries(module, operators)
+    yield from _captured_lists(module)
+    yield from _caches_without_dtype(module)
 
 
 def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
@@ -725,6 +727,117 @@ def _is_constant(statements: list[ast.stmt]) -> bool:
         isinstance(item, (ast.Assign, ast.AnnAssign)) and isinstance(item.value, ast.Constant)
         for item in statements
     )
+
+
+def _captured_lists(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """A list of lengths that is passed while a graph is captured, and only changed in place for a replay."""
+    if "graph(" not in module.text or re.search("graph_task|cpu_update_input|auto_dispatch", module.text):
+        return
+    for cls, index in module.classes.items():
+        lists = {
+            f"self.{target.attr}"
+            for method in index.methods.values()
+            for item in ast.walk(method)
+            if isinstance(item, ast.Assign) and _is_list(item.value)
+            for target in item.targets
+            if isinstance(target, ast.Attribute) and _LENGTH.fullmatch(target.attr)
+        }
+        refilled = {
+            ast.unparse(target.value)
+            for method in index.methods.values()
+            if _calls_method(method, "replay")
+            for item in ast.walk(method)
+            if isinstance(item, (ast.Assign, ast.AugAssign))
+            for target in (item.targets if isinstance(item, ast.Assign) else [item.target])
+            if isinstance(target, ast.Subscript)
+        }
+        for name, method in index.methods.items():
+            for block in ast.walk(method):
+                if not isinstance(block, ast.With) or not any(
+                    isinstance(i.context_expr, ast.Call)
+                    and ast.unparse(i.context_expr.func).endswith("npu.graph")
+                    for i in block.items
+                ):
+                    continue
+                for call in ast.walk(block):
+                    if not isinstance(call, ast.Call):
+                        continue
+                    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                        text = ast.unparse(argument) if isinstance(argument, ast.Attribute) else ""
+                        if text in lists & refilled:
+                            detail = {"name": text, "class": cls.name}
+                            yield name, Event("lengths-captured", _site(module, argument), detail)
+
+
+def _is_list(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return isinstance(value.left, ast.List) or isinstance(value.right, ast.List)
+    return isinstance(value, (ast.List, ast.ListComp))
+
+
+def _calls_method(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == name
+        for n in ast.walk(node)
+    )
+
+
+def _caches_without_dtype(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """``if n > self.n: self.mask = make(n, dtype)`` in a getter that is asked for several dtypes."""
+    for index in module.classes.values():
+        for name, method in index.methods.items():
+            parameters = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+            if "dtype" not in parameters or name == "__init__":
+                continue
+            guard = next(
+                (
+                    item
+                    for item in method.body
+                    if isinstance(item, ast.If) and not _reads(item.test, "dtype") and not item.orelse
+                ),
+                None,
+            )
+            if guard is None or any(_reads(item, "dtype") for item in method.body if item is not guard):
+                continue
+            kept = {
+                t.attr
+                for item in ast.walk(guard)
+                if isinstance(item, ast.Assign) and _reads(item.value, "dtype")
+                for t in item.targets
+                if isinstance(t, ast.Attribute) and _MASK_ATTRIBUTE.search(t.attr)
+            }
+            returned = [item.value for item in ast.walk(method) if isinstance(item, ast.Return)]
+            if not kept or not any(
+                isinstance(n, ast.Attribute) and n.attr in kept
+                for v in returned
+                if v is not None
+                for n in ast.walk(v)
+            ):
+                continue
+            asked: dict[str, set[str]] = {}
+            for call in ast.walk(module.tree):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Attribute)
+                    and call.func.attr == name
+                ):
+                    given = {k.arg: k.value for k in call.keywords if k.arg}
+                    position = parameters.index("dtype")
+                    value = given.get("dtype") or (call.args[position] if position < len(call.args) else None)
+                    text = ast.unparse(value) if value is not None else ""
+                    if re.fullmatch(r"torch\.[a-z]+\d*", text):
+                        asked.setdefault(ast.unparse(call.func.value), set()).add(text)
+            for owner, dtypes in asked.items():
+                if len(dtypes) > 1:
+                    detail = {"method": name, "owner": owner, "dtypes": " and ".join(sorted(dtypes))}
+                    yield name, Event("cache-without-dtype", _site(module, guard.test), detail)
+
+
+_MASK_ATTRIBUTE = re.compile(r"mask", re.I)
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
 
 def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
