@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvlint.autoload import leave_npu_alone
+
 if TYPE_CHECKING:
     from .assertions import assert_matches_reference
     from .attribution import attribute
@@ -54,6 +56,8 @@ __all__ = [
     "run_case",
     "select",
 ]
+
+leave_npu_alone()
 
 
 def __getattr__(name: str) -> Any:

@@ -78,7 +78,13 @@ def attribute(
     checked; ``pairs``: if no single misuse explains the output, try two at once (some hundred times
     slower).
     """
-    base = world_of(scenario, cache)
+    return attribute_world(world_of(scenario, cache), outs, rows=rows, pairs=pairs)
+
+
+def attribute_world(
+    base: World, outs: Sequence[Tensor], *, rows: Sequence[Tensor | None] | None = None, pairs: bool = False
+) -> Attribution:
+    """:func:`attribute` for a problem that is stated already."""
     scores: dict[str, float] = {}
     explaining: dict[str, float] = {}
     worlds: list[tuple[Hypothesis, World]] = []

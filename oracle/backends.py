@@ -6,7 +6,7 @@ A backend offers the attention operators and the cache writers under their own n
 from __future__ import annotations
 
 import importlib.util
-import os
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -203,7 +203,9 @@ def npu_unavailable() -> str:
     """Why torch_npu cannot run here; empty if it can."""
     if importlib.util.find_spec("torch_npu") is None:
         return "torch_npu is not installed"
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    session = sys.modules.get("kvlint.sim.session")
+    if session is not None and session.active() is not None:
+        return "the simulator is on, so that what says npu is the CPU; use backend sim"
     try:
         import torch_npu  # noqa: F401
     except Exception as error:  # the loader raises ImportError, OSError or RuntimeError

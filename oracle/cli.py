@@ -1,4 +1,4 @@
-"""``kvlint oracle``: run, list, compare, backends.
+"""``kvlint oracle``: run, replay, list, compare, backends.
 
 Exit codes: 0 all cases pass, 1 some case fails (or regressed), 2 the command line or a report is wrong.
 """
@@ -221,6 +221,54 @@ def _summary(results: list[CaseResult], data: dict[str, Any], out: Path | None) 
     typer.echo(f"{counts} in {data['seconds']:.1f} s (backend {data['backend']}, {data['selection']})")
     if out is not None:
         typer.echo(f"reports in {out}")
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that kvlint run --capture wrote.")],
+    backend: Annotated[str, typer.Option(help="Where the calls run again: sim, sdpa, npu or npu:N.")] = "sim",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.json, report.md and report.html.")
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="text, json or markdown (on standard output).")
+    ] = "text",
+    explain: Annotated[bool, typer.Option(help="Name the misuse that explains a failure.")] = True,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch; 0 keeps torch's choice.")] = 1,
+) -> None:
+    """Judge the calls of a capture: the numbers in it, and those of a backend for the same calls.
+
+    Exit code 1 if numbers are wrong or the capture is damaged further on, 2 if it cannot be read.
+    """
+    if output_format not in ("text", "json", "markdown"):
+        raise _usage(f"--output-format must be text, json or markdown, got {output_format!r}")
+    try:
+        import torch
+
+        from kvlint.runtime.replay import replay as replay_calls
+        from kvlint.runtime.store import CaptureError
+    except ImportError as error:
+        raise _usage(f"replay needs torch and safetensors; install kvlint[sim] ({error})") from None
+    from .errors import OracleError
+    from .report import render_markdown
+
+    if threads > 0:
+        torch.set_num_threads(threads)
+    try:
+        found = replay_calls(folder, backend, explain=explain)
+    except (CaptureError, OracleError) as error:
+        raise _usage(str(error)) from None
+    if out is not None:
+        _write(out, found.data())
+    if output_format == "json":
+        typer.echo(found.json(), nl=False)
+    elif output_format == "markdown":
+        typer.echo(render_markdown(found.data()), nl=False)
+    else:
+        typer.echo(found.text(), nl=False)
+        if out is not None:
+            typer.echo(f"reports in {out}")
+    raise typer.Exit(FAILED if found.failed or found.ended_early else OK)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from math import ceil, floor, isfinite
 
 from .keys import intern
 from .tri import Place
@@ -23,6 +24,7 @@ class Cond:
         remote: True when the test was made in another method than the call (a configuration choice in a
             constructor): alone it does not show that the call runs that way.
         under: the tests passed on the way to this one.
+        whole: True when the tested value is certainly an integer.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Cond:
     place: Place | None = None
     remote: bool = False
     under: tuple[tuple[Cond, bool], ...] = field(default=(), repr=False)
+    whole: bool = False
     ident: Hashable = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,12 +88,20 @@ def decide(cond: Cond, assumed: Assumptions) -> bool | None:
             return False
         return True if all(state is not None for state, _ in states) else None
     key = cond.key
+    facts: list[tuple[Cond, bool]] = []
+    ordered, whole = cond.kind in _ORDERED, cond.whole
     for other, holds in assumed.items():
         if (other.key is key or other.key == key) and other.kind != "opaque":
             implied = _implied(other, holds, cond)
             if implied is not None:
                 return implied
-    return None
+            facts.append((other, holds))
+            ordered = ordered or other.kind in _ORDERED
+            whole = whole or other.whole
+    return _Range.of(facts, whole).decide(cond) if ordered and facts else None
+
+
+_ORDERED = frozenset(("lt", "le"))
 
 
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
@@ -113,9 +124,12 @@ def witnessed(path: Iterable[tuple[Cond, bool]], chosen: Assumptions) -> bool:
     """Whether the source spells out a path on which all of ``chosen`` and ``path`` hold.
 
     It does when one of the tests was made under all the others. Two tests in a row prove no such path:
-    they may be two ways to ask for the same thing.
+    they may be two ways to ask for the same thing. Nor do a bound and its own end left out: whoever asks
+    for ``x > 1`` after a return for ``x == 1`` knows that ``x`` is at least 1.
     """
     wanted = {**dict(path), **chosen}
+    if any(_Range.of(facts, True).pinched for facts in _by_key(wanted)):
+        return not chosen
     for cond, holds in chosen.items():
         seen = consistent({}, [*cond.under, (cond, holds)])
         if seen is not None and all(decide(other, seen) == state for other, state in wanted.items()):
@@ -187,3 +201,111 @@ def _order(other: Cond, holds: bool, cond: Cond) -> bool | None:
     if cond.kind == "le":
         return False if b < a or (b == a and other.kind == "le") else None
     return False if b < a or (b == a and other.kind == "le") else None
+
+
+def _by_key(assumed: Assumptions) -> Iterable[list[tuple[Cond, bool]]]:
+    """The tests of each value that is tested more than once."""
+    found: dict[Hashable, list[tuple[Cond, bool]]] = {}
+    for cond, holds in assumed.items():
+        if cond.kind in ("lt", "le", "eq", "truth"):
+            found.setdefault(cond.key, []).append((cond, holds))
+    return [facts for facts in found.values() if len(facts) > 1]
+
+
+@dataclass(slots=True)
+class _Range:
+    """The numbers that a value may still be: what two tests together leave, neither may tell alone.
+
+    Attributes:
+        low, high: the bounds, None without one.
+        low_open, high_open: whether the bound itself is left out.
+        excluded: numbers it is not.
+        whole: whether it is an integer.
+        pinched: whether a number left out moved a bound.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+    excluded: set[float] = field(default_factory=set)
+    whole: bool = False
+    pinched: bool = False
+
+    @classmethod
+    def of(cls, facts: Iterable[tuple[Cond, bool]], whole: bool) -> _Range:
+        """What tests of one value leave."""
+        result = cls(whole=whole)
+        for cond, holds in facts:
+            result.whole = result.whole or cond.whole
+            result._add(cond, holds)
+        result._tighten()
+        return result
+
+    def _add(self, cond: Cond, holds: bool) -> None:
+        const = 0 if cond.kind == "truth" else cond.const
+        if not isinstance(const, (int, float)) or const != const:
+            return
+        if cond.kind == "eq" and holds:
+            self._above(const, False)
+            self._below(const, False)
+        elif (cond.kind == "eq" and not holds) or (cond.kind == "truth" and holds):
+            self.excluded.add(const)
+        elif cond.kind in ("lt", "le"):
+            if holds:
+                self._below(const, cond.kind == "lt")
+            else:
+                self._above(const, cond.kind == "le")
+
+    def _above(self, bound: float, is_open: bool) -> None:
+        if self.low is None or bound > self.low or (bound == self.low and is_open):
+            self.low, self.low_open = bound, is_open
+
+    def _below(self, bound: float, is_open: bool) -> None:
+        if self.high is None or bound < self.high or (bound == self.high and is_open):
+            self.high, self.high_open = bound, is_open
+
+    def _tighten(self) -> None:
+        if self.whole:
+            if self.low is not None and isfinite(self.low):
+                self.low = floor(self.low) + 1 if self.low_open else ceil(self.low)
+                self.low_open = False
+            if self.high is not None and isfinite(self.high):
+                self.high = ceil(self.high) - 1 if self.high_open else floor(self.high)
+                self.high_open = False
+        while self.low is not None and self.low in self.excluded and not self.low_open:
+            self.pinched = True
+            self.low, self.low_open = (self.low + 1, False) if self.whole else (self.low, True)
+        while self.high is not None and self.high in self.excluded and not self.high_open:
+            self.pinched = True
+            self.high, self.high_open = (self.high - 1, False) if self.whole else (self.high, True)
+
+    def decide(self, cond: Cond) -> bool | None:
+        """What the range says of a test."""
+        const = 0 if cond.kind == "truth" else cond.const
+        if cond.kind not in ("eq", "lt", "le", "truth") or not isinstance(const, (int, float)):
+            return None
+        if cond.kind in ("eq", "truth"):
+            equal = self._equals(const)
+            if cond.kind == "eq" or equal is None:
+                return equal
+            # What is merely not 0 may be None.
+            ordered = self.low is not None or self.high is not None
+            return not equal if equal or ordered else None
+        strict = cond.kind == "lt"
+        if self.high is not None and (
+            self.high < const or (self.high == const and (self.high_open or not strict))
+        ):
+            return True
+        if self.low is not None and (self.low > const or (self.low == const and (self.low_open or strict))):
+            return False
+        return None
+
+    def _equals(self, const: float) -> bool | None:
+        below = self.low is not None and (const < self.low or (const == self.low and self.low_open))
+        above = self.high is not None and (const > self.high or (const == self.high and self.high_open))
+        if below or above or const in self.excluded:
+            return False
+        if self.whole and isfinite(const) and const != floor(const):
+            return False
+        return True if self.low is not None and self.low == self.high == const else None

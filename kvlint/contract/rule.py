@@ -17,7 +17,7 @@ from .call import Arg, Call, Event, Scope, leaves
 from .catalogue import Operator
 from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
-from .values import Choice, Join
+from .values import Choice, Const, Join, Value
 
 
 class Severity(Enum):
@@ -198,17 +198,23 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
 
 # How many alternatives are judged one by one before an obligation stays undecided.
-MAX_OPTIONS = 48
+MAX_OPTIONS = 24
 
 
 def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:
     """The verdicts when every alternative of the arguments the rule asks about is judged alone.
 
     An obligation that holds for each is proved. One that fails for some is not violated: nothing shows
-    that the alternative gets here together with the others.
+    that the alternative gets here together with the others. Only None is no alternative: what starts as None
+    and becomes one thing is that thing when it is used.
     """
     if not any(isinstance(value, (Choice, Join)) for value in call.binding.values.values()):
         return verdicts
+    used = {name: option for name, v in call.binding.values.items() if (option := _sole(v)) is not None}
+    if used:
+        reported = [v for v in _verdicts(rule.check(call.with_values(used))) if v.outcome is Outcome.VIOLATED]
+        if reported:
+            return reported
     found = _options_judged(rule, call.with_values({}), [MAX_OPTIONS])
     if len(found) != len(verdicts):
         return verdicts
@@ -219,6 +225,14 @@ def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict
         else:
             result.append(after)
     return result
+
+
+def _sole(value: Value) -> Value | None:
+    """The one thing that a value becomes when it starts as None."""
+    if not isinstance(value, Join):
+        return None
+    rest = [o for o in value.options if not (isinstance(o, Const) and o.value is None)]
+    return rest[0] if len(rest) == 1 < len(value.options) else None
 
 
 def _options_judged(rule: Rule, call: Call, budget: list[int]) -> list[Verdict]:

@@ -55,6 +55,15 @@ class Triangle:
 
 
 @dataclass(frozen=True, slots=True)
+class Ramp:
+    """Elements that count along the last two axes: ``row * i + column * j + offset``."""
+
+    row: int
+    column: int
+    offset: Num
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """What is known of a tensor's or list's elements.
 
@@ -62,6 +71,8 @@ class Content:
         fill: the constant every element has (``torch.zeros`` ...), or None.
         triangle: where the non-zero elements are, when triangular.
         band: True when the non-zero region is a union of triangles (a window mask).
+        strip: True when the non-zero region lies between two diagonals (the complement of a band).
+        ramp: how the elements count along the axes, when they are positions.
         polarity: meaning of non-zero elements when the construction tells it.
         additive: True for a float mask made to be added to scores.
         lengths: how a length list counts.
@@ -78,6 +89,8 @@ class Content:
     fill: bool | int | float | None = None
     triangle: Triangle | None = None
     band: bool = False
+    strip: bool = False
+    ramp: Ramp | None = None
     polarity: Polarity | None = None
     additive: bool = False
     lengths: LengthForm | None = None
@@ -186,6 +199,7 @@ class Tensor(Value):
         device: "cpu", "npu", or None.
         fault: why building it raises, when it does.
         padding: how many elements its last axis was padded by (``F.pad``); None when that is not visible.
+        numpy: True for a NumPy array, which promotes and views in its own way.
         joined: axis and number of parts when it is a concatenation; dropped when the axes are rearranged.
     """
 
@@ -207,6 +221,7 @@ class Tensor(Value):
     fault: Note | None = field(default=None, compare=False)
     padding: Num | None = field(default=None, compare=False)
     joined: tuple[int, int] | None = field(default=None, compare=False)
+    numpy: bool = field(default=False, compare=False)
     reason: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -233,6 +248,7 @@ class Sequence(Value):
         kind: "list" or "tuple".
         length: number of elements.
         element: a value that stands for every element, when the items are not known one by one.
+        names: how the items of a named tuple are called.
         uneven: why a loop does not add one entry a round, when it visibly does not.
     """
 
@@ -243,6 +259,7 @@ class Sequence(Value):
     content: Content = NO_CONTENT
     key: Hashable = None
     label: str = field(default="list", compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False)
     uneven: Note | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -251,11 +268,16 @@ class Sequence(Value):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Value):
-    """One of two values, by a condition: ``yes if cond else no``."""
+    """One of two values, by a condition: ``yes if cond else no``; ``size`` counts the alternatives."""
 
     cond: Cond
     yes: Value
     no: Value
+    size: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.yes, self.no)
+        object.__setattr__(self, "size", sum(p.size if isinstance(p, Choice) else 1 for p in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 import kvlint
@@ -28,8 +30,9 @@ class Capture:
     """An observer that writes calls to a folder.
 
     ``every``: of each operator's calls, record every n-th. ``limit``: bytes that the folder may hold; calls
-    that do not fit are counted in ``skipped``. Writing never stops the program: after an error recording
-    ends, and ``problem`` says why.
+    that do not fit are counted in ``skipped``. Recording never stops the program: a call that cannot be
+    recorded is counted in ``unrecordable``, and after an error of the disk recording ends, ``problem`` saying
+    why. Only the process that made the object records; its forks do not.
     """
 
     def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, every: int = 1) -> None:
@@ -37,7 +40,9 @@ class Capture:
         self._writer = Writer(folder, head, limit)
         self._every = every
         self._seen: Counter[str] = Counter()
-        self.recorded = self.unrecorded = 0
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self.recorded = self.unsampled = self.unrecordable = 0
         self.problem = ""
 
     @property
@@ -46,13 +51,23 @@ class Capture:
         return self._writer.skipped
 
     def before(self, operator: Watched, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        turn = self._seen[operator.full_name]
-        self._seen[operator.full_name] += 1
-        if self.problem or turn % self._every or _capturing_graph():
-            self.unrecorded += 1
+        if self.problem or os.getpid() != self._process:
             return None
-        # Copies, because the operator may write into what it is given.
-        return {name: _copy(value, name in operator.mutated) for name, value in given.items()}
+        with self._lock:
+            turn = self._seen[operator.full_name]
+            self._seen[operator.full_name] += 1
+        if turn % self._every:
+            self.unsampled += 1
+            return None
+        if _without_content(given) or _capturing_graph():
+            self.unrecordable += 1
+            return None
+        try:
+            # Copies, because the operator may write into what it is given.
+            return {name: _copy(value, name in operator.mutated) for name, value in given.items()}
+        except Exception:  # out of memory, a tensor without storage: the program must not notice
+            self.unrecordable += 1
+            return None
 
     def after(
         self, operator: Watched, given: Mapping[str, Any], note: dict[str, Any] | None, result: Any
@@ -61,23 +76,34 @@ class Capture:
             return
         results = [r for r in tree_leaves(result) if isinstance(r, Tensor)]
         mutated = {name: given[name] for name in operator.mutated if name in given}
-        call = CapturedCall(self._writer.next, operator.full_name, note, results, mutated, _place())
-        try:
-            if self._writer.add(call):
-                self.recorded += 1
-        except (CaptureError, RuntimeError) as error:
-            self.problem = str(error).splitlines()[0]
+        with self._lock:
+            call = CapturedCall(self._writer.next, operator.full_name, note, results, mutated, _place())
+            try:
+                if self._writer.add(call):
+                    self.recorded += 1
+            except CaptureError as error:
+                self.problem = str(error).splitlines()[0]
+            except Exception:  # a kind of tensor that has no form in the file
+                self.unrecordable += 1
 
     def summary(self) -> str:
         """One line for the user."""
         parts = [f"{self.recorded} calls recorded"]
-        if self.unrecorded:
-            parts.append(f"{self.unrecorded} not sampled")
+        if self.unsampled:
+            parts.append(f"{self.unsampled} not sampled")
         if self.skipped:
             parts.append(f"{self.skipped} left out by the size limit")
+        if self.unrecordable:
+            parts.append(f"{self.unrecordable} in a graph or without a form on disk")
         if self.problem:
             parts.append(f"recording ended early: {self.problem}")
         return ", ".join(parts)
+
+
+def _without_content(given: Mapping[str, Any]) -> bool:
+    """Tensors that stand for others while a graph is traced, or that have shapes only."""
+    tensors = [t for t in tree_leaves(dict(given)) if isinstance(t, Tensor)]
+    return any(t.is_meta or isinstance(t, FakeTensor) or torch._is_functional_tensor(t) for t in tensors)
 
 
 def _copy(value: Any, written: bool) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import re
 import runpy
+import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,8 +73,11 @@ def parser() -> argparse.ArgumentParser:
 def run(argv: Sequence[str]) -> int:
     """Runs ``kvlint run argv...`` to the exit code of the program."""
     options = parser().parse_args(argv)
-    from kvlint.runtime.script import ScriptError, run_module, run_script
+    from kvlint.runtime.script import ScriptError, ScriptInterrupted, run_module, run_script
 
+    # Registered before the program's own, it runs after them.
+    ending: list[int] = []
+    atexit.register(_end_by_signal, ending)
     with ExitStack() as stack:
         try:
             _prepare(options, stack)
@@ -80,8 +85,21 @@ def run(argv: Sequence[str]) -> int:
             return _fail(str(problem))
         try:
             return (run_module if options.module else run_script)(options.target, options.arguments)
+        except ScriptInterrupted:
+            ending.append(signal.SIGINT)
+            return 128 + signal.SIGINT
         except ScriptError as error:
             return _fail(str(error))
+
+
+def _end_by_signal(ending: Sequence[int]) -> None:
+    """Lets whoever waits for the process see the signal, not an exit code."""
+    for number in ending:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 class _Problem(Exception):
@@ -90,9 +108,10 @@ class _Problem(Exception):
 
 def _prepare(options: argparse.Namespace, stack: ExitStack) -> None:
     import kvlint.sim as sim
+    from kvlint.autoload import npu_present
 
     try:
-        from kvlint.sim.session import npu_present
+        import torch  # noqa: F401
     except ImportError as error:
         raise _Problem(f"run needs torch ({error})") from error
 
@@ -101,7 +120,10 @@ def _prepare(options: argparse.Namespace, stack: ExitStack) -> None:
         raise _Problem("--device npu: no NPU is visible; --sim runs without one")
     if simulated:
         try:
-            stack.enter_context(sim.simulate(options.route, release=options.torch_npu, force=True))
+            simulation = stack.enter_context(
+                sim.simulate(options.route, release=options.torch_npu, force=True)
+            )
+            simulation.kernel_files += [os.path.abspath(f) for f in options.kernels]
         except sim.SimulationError as error:
             raise _Problem(str(error)) from error
     for file in options.kernels:

@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kvlint.contract import catalogue
+from kvlint.sim.threads import within
 
 #: Families whose calls are worth watching; the rest only prepare or convert.
 FAMILIES = frozenset(
@@ -114,13 +115,7 @@ class Interceptor:
 
         @functools.wraps(start)
         def start_watched(thread: threading.Thread) -> None:
-            run = thread.run
-
-            def run_watched() -> None:
-                with _Mode(observer):
-                    run()
-
-            thread.run = run_watched  # type: ignore[method-assign]
+            within(thread, lambda: _Mode(observer))
             start(thread)
 
         setattr(threading.Thread, "start", start_watched)  # noqa: B010

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,26 @@ from kvlint.contract import catalogue
 from kvlint.oracle.assertions import check_call
 from kvlint.oracle.backends import backend as find_backend
 from kvlint.oracle.calls import ROLES
+from kvlint.oracle.captured import Explanation, explain_call
 from kvlint.oracle.errors import OracleError
+from kvlint.oracle.judge import Judgement, Status, rounding_unit
 from kvlint.oracle.kernels import KernelError
+from kvlint.oracle.report import replay_data
 from kvlint.runtime.store import CapturedCall, CaptureError, Reader
+
+#: Families whose operators copy, so that two of them must agree bit by bit or to one rounding step.
+COPYING = ("cache_write", "merge", "cache_read")
+#: Rounding units by which two attention kernels may differ as a whole: each errs by about half of one.
+CLOSE = 4.0
 
 
 @dataclass(slots=True)
 class Outcome:
     """What replaying one call gave.
 
-    ``status``: pass, low_precision, undefined, fail, equal, differs, rejected or skip. ``subject`` is whose
-    numbers were judged: ``captured``, or the name of the backend."""
+    ``status``: pass, low_precision, undefined, fail, equal, close, differs, rejected or skip. ``subject`` is
+    whose numbers were judged: ``captured``, or the name of the backend. ``close`` is the weakest: there is
+    no reference for the operator, only agreement with the simulated kernel."""
 
     number: int
     operator: str
@@ -36,10 +44,32 @@ class Outcome:
     status: str
     worst_error: float | None = None
     reasons: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    judgement: Judgement | None = None
+    explanation: Explanation | None = None
+    call: str = ""
 
     @property
     def bad(self) -> bool:
         return self.status in ("fail", "differs", "rejected")
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:08d} {self.operator} [{self.subject}]"
+
+    def lines(self) -> Iterator[str]:
+        """For a terminal."""
+        worst = "" if self.worst_error is None else f" (worst row {self.worst_error:.2f} u R)"
+        yield f"{self.name} {self.status}{worst}" + (f" at {self.place}" if self.bad and self.place else "")
+        if self.bad or self.status == "skip":
+            yield from (f"    {r}" for r in self.reasons[:6])
+        found = self.explanation
+        if found is not None and found.location is not None:
+            b, h, t = found.location.first
+            yield f"    where: request {b}, head {h}, token {t}; {found.location.pattern}"
+        if found is not None:
+            why = found.note if found.attribution is None else found.attribution.sentence()
+            yield f"    why: {why}"
 
 
 @dataclass(slots=True)
@@ -49,6 +79,8 @@ class Report:
     folder: str
     backend: str
     outcomes: list[Outcome]
+    head: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
     ended_early: str = ""
 
     @property
@@ -57,125 +89,182 @@ class Report:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [
-            f"{o.number:08d} {o.operator} [{o.subject}] {o.status}"
-            + (f" (worst row {o.worst_error:.2f} u R)" if o.worst_error is not None else "")
-            + (f" at {o.place}" if o.bad and o.place else "")
-            + "".join(f"\n    {r}" for r in o.reasons if o.bad or o.status == "skip")
-            for o in self.outcomes
-        ]
+        lines = [line for o in self.outcomes for line in o.lines()]
         calls = len({o.number for o in self.outcomes})
         lines.append(f"{calls} calls, {self.failed} with wrong numbers")
         if self.ended_early:
             lines.append(f"stopped: {self.ended_early}")
         return "\n".join(lines) + "\n"
 
+    def data(self) -> dict[str, Any]:
+        """As plain data, of the form that ``kvlint oracle run`` reports, so that two can be compared."""
+        return replay_data(
+            self.outcomes, capture=self.folder, made_by=self.head, backend=self.backend, seconds=self.seconds,
+            ended_early=self.ended_early,
+        )  # fmt: skip
+
     def json(self) -> str:
         """For a program."""
-        content = {
-            "capture": self.folder, "backend": self.backend, "failed": self.failed,
-            "ended_early": self.ended_early, "calls": [asdict(o) for o in self.outcomes],
-        }  # fmt: skip
-        return json.dumps(content, indent=1) + "\n"
+        return json.dumps(self.data(), indent=1) + "\n"
 
 
-def replay(folder: Path, backend: str = "sim") -> Report:
+def replay(folder: Path, backend: str = "sim", *, explain: bool = True) -> Report:
     """Judges the captured numbers, and those that ``backend`` gives for the same calls.
 
-    Attention is judged against the float64 reference; a cache writer's backend is compared, bit by bit, with
-    what the captured call left behind. Raises :class:`CaptureError` if the capture cannot be read at all;
-    damage further on ends the report early.
+    Attention is judged against the float64 reference, and with ``explain`` a failure is attributed to the
+    misuse that gives its numbers; a cache writer's backend is compared, bit by bit, with what the captured
+    call left behind. Raises :class:`CaptureError` if the capture cannot be read at all; damage further on
+    ends the report early.
     """
     reader = Reader(folder)
     operators = find_backend(backend).ops
     outcomes: list[Outcome] = []
-    report = Report(str(folder), backend, outcomes)
+    report = Report(str(folder), backend, outcomes, reader.head)
+    began = time.perf_counter()
     try:
         for call in reader:
-            outcomes.extend(_replay(call, operators, backend))
+            outcomes.extend(_Replay(call, operators, backend, explain).outcomes())
     except CaptureError as error:
         report.ended_early = str(error)
+    report.seconds = time.perf_counter() - began
     return report
 
 
-def _replay(call: CapturedCall, operators: Any, backend: str) -> Iterator[Outcome]:
-    name, _, overload = call.operator.partition("::")[2].partition(".")
+class _Replay:
+    """One call."""
 
-    def outcome(subject: str, status: str, **more: Any) -> Outcome:
-        return Outcome(call.number, call.operator, call.place, subject, status, **more)
+    def __init__(self, call: CapturedCall, operators: Any, backend: str, explain: bool) -> None:
+        self.call, self.operators, self.backend, self.explain = call, operators, backend, explain
+        self.namespace, _, rest = call.operator.partition("::")
+        self.name, _, self.overload = rest.partition(".")
+        self._began = time.perf_counter()
 
-    schema = catalogue.find(name, overload)
-    if schema is None:
-        yield outcome("captured", "skip", reasons=["the operator is not in this kvlint's catalogue"])
-        return
-    given = {
-        k: v for k, v in call.given.items() if k not in ("workspace", "out") and not _is_output(schema, k)
-    }
-    lead = [p.name for p in schema.params if p.position is not None and p.name in given]
-    rest = {k: v for k, v in given.items() if k not in lead}
-    results = call.results or [v for v in call.mutated.values() if isinstance(v, Tensor)]
-    if name in ROLES:
-        yield _judged(outcome, "captured", name, [given[n] for n in lead], rest, results)
-    elif schema.family not in ("cache_write", "merge", "cache_read"):
-        yield outcome("captured", "skip", reasons=["the reference does not know this operator"])
-        return
-    if backend == "npu" and overload:
-        return
-    fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in given.items()}
-    try:
-        found = getattr(operators, name)(*(fresh[n] for n in lead), **{k: fresh[k] for k in rest})
-    except AttributeError:
-        yield outcome(backend, "skip", reasons=[f"backend {backend} has no {name}"])
-        return
-    except (KernelError, OracleError) as error:
-        yield outcome(backend, "rejected", reasons=[str(error).splitlines()[0]])
-        return
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        yield outcome(backend, "skip", reasons=[str(error).splitlines()[0]])
-        return
-    outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, Tensor)]
-    if name in ROLES:
-        yield _judged(outcome, backend, name, [given[n] for n in lead], rest, [t.cpu() for t in outs])
-    else:
-        yield _compared(outcome, backend, call, fresh, outs)
+    def outcomes(self) -> Iterator[Outcome]:
+        schema = catalogue.find(self.name, self.overload)
+        if schema is None:
+            yield self._skip("captured", "the operator is not in this kvlint's catalogue")
+            return
+        given = {
+            k: v
+            for k, v in self.call.given.items()
+            if k not in ("workspace", "out") and not _is_output(schema, k)
+        }
+        if self.namespace == "atb" and "out" in self.call.given and not self.overload:
+            given["out"] = self.call.given["out"]
+        lead = [p.name for p in schema.params if p.position is not None and p.name in given]
+        rest = {k: v for k, v in given.items() if k not in lead}
+        known = self.name in ROLES
+        if known:
+            results = self.call.results or [v for v in self.call.mutated.values() if isinstance(v, Tensor)]
+            yield self._judged("captured", [given[n] for n in lead], rest, results)
+        if self.backend == "npu" and self.overload:
+            return
+        operator = self._operator(known or schema.family in COPYING)
+        if operator is None:
+            yield self._skip(
+                "captured" if not known else self.backend,
+                f"backend {self.backend} has no {self.name}" if known else "the reference does not know it",
+            )
+            return
+        fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+        try:
+            found = operator(*(fresh[n] for n in lead), **{k: fresh[k] for k in rest})
+        except (KernelError, OracleError) as error:
+            yield self._outcome(self.backend, "rejected", reasons=[_first_line(error)])
+            return
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            yield self._skip(self.backend, _first_line(error))
+            return
+        outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, Tensor)]
+        if known:
+            yield self._judged(self.backend, [given[n] for n in lead], rest, [t.cpu() for t in outs])
+        else:
+            yield self._compared(fresh, outs, schema.family in COPYING)
+
+    def _operator(self, in_backend: bool) -> Any:
+        """The backend's operator; for the simulator any kernel there is."""
+        if in_backend:
+            try:
+                found = getattr(self.operators, self.name, None)
+            except OracleError:
+                found = None
+            if found is not None or self.backend != "sim":
+                return found
+        if self.backend != "sim":
+            return None
+        from kvlint.sim import registry
+
+        return registry.find(self.namespace, self.name)
+
+    def _outcome(self, subject: str, status: str, **more: Any) -> Outcome:
+        now = time.perf_counter()
+        seconds, self._began = now - self._began, now
+        call = self.call
+        return Outcome(
+            call.number, call.operator, call.place, subject, status, seconds=seconds, call=_described(call),
+            **more,
+        )  # fmt: skip
+
+    def _skip(self, subject: str, why: str) -> Outcome:
+        return self._outcome(subject, "skip", reasons=[why])
+
+    def _judged(self, subject: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]) -> Outcome:
+        if not outs:
+            return self._skip(subject, "no result was captured")
+        lse = None
+        if len(outs) > 1 and outs[1].dtype == torch.float32 and self.name.startswith("npu_fused"):
+            lse = outs[1]
+        try:
+            verdict, answer = check_call(self.name, args, kwargs, outs[0], lse)
+        except OracleError as error:
+            return self._skip(subject, str(error))
+        explanation = None
+        if verdict.status is Status.FAIL and self.explain:
+            explanation = explain_call(self.name, args, kwargs, outs[0], verdict, answer)
+        return self._outcome(
+            subject, verdict.status.name.lower(), worst_error=float(verdict.worst_error),
+            reasons=[*verdict.reasons, *answer.notes], judgement=verdict, explanation=explanation,
+        )  # fmt: skip
+
+    def _compared(self, fresh: dict[str, Any], outs: list[Tensor], copying: bool) -> Outcome:
+        """Bit by bit, but for one rounding step where a copying operator computes (norm, rotary, merge)."""
+        call = self.call
+        pairs = [(n, fresh[n].cpu(), v) for n, v in call.mutated.items() if isinstance(v, Tensor)]
+        if not pairs:
+            pairs = [
+                (f"result {i}", a.cpu(), b) for i, (a, b) in enumerate(zip(outs, call.results, strict=False))
+            ]
+        alike = _same if copying else _close
+        wrong = [n for n, a, b in pairs if not alike(a, b)]
+        if not wrong:
+            return self._outcome(self.backend, "equal" if copying else "close")
+        return self._outcome(
+            self.backend, "differs", reasons=[f"{n} is not what was captured" for n in wrong]
+        )
+
+
+def _described(call: CapturedCall) -> str:
+    """The arguments in short: shapes and dtypes of tensors, values of the rest."""
+
+    def short(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        if isinstance(value, (list, tuple)) and len(value) > 8:
+            return f"[{', '.join(short(v) for v in value[:6])}, ... {len(value)} entries]"
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(short(v) for v in value)}]"
+        return repr(value)
+
+    return ", ".join(f"{name}={short(value)}" for name, value in call.given.items())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _is_output(schema: catalogue.Operator, name: str) -> bool:
     param = schema.param(name)
     return "out" in schema.overload and param is not None and param.mutated
-
-
-def _judged(
-    outcome: Any, subject: str, name: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]
-) -> Outcome:
-    if not outs:
-        return _typed(outcome(subject, "skip", reasons=["no result was captured"]))
-    lse = (
-        outs[1] if len(outs) > 1 and outs[1].dtype == torch.float32 and name.startswith("npu_fused") else None
-    )
-    try:
-        verdict, answer = check_call(name, args, kwargs, outs[0], lse)
-    except OracleError as error:
-        return _typed(outcome(subject, "skip", reasons=[str(error)]))
-    reasons = [*verdict.reasons, *answer.notes]
-    return _typed(
-        outcome(subject, verdict.status.name.lower(), worst_error=float(verdict.worst_error), reasons=reasons)
-    )
-
-
-def _compared(
-    outcome: Any, backend: str, call: CapturedCall, fresh: dict[str, Any], outs: list[Tensor]
-) -> Outcome:
-    """Bit by bit, but one rounding step where the operator computes (norm, rotary, merge)."""
-    pairs = [(n, fresh[n].cpu(), v) for n, v in call.mutated.items() if isinstance(v, Tensor)]
-    if not pairs:
-        pairs = [
-            (f"result {i}", a.cpu(), b) for i, (a, b) in enumerate(zip(outs, call.results, strict=False))
-        ]
-    wrong = [n for n, a, b in pairs if not _same(a, b)]
-    if not wrong:
-        return _typed(outcome(backend, "equal"))
-    return _typed(outcome(backend, "differs", reasons=[f"{n} is not what was captured" for n in wrong]))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -189,28 +278,14 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(torch.allclose(a.float(), b.float(), rtol=2 * unit, atol=2 * unit, equal_nan=True))
 
 
-def _typed(value: Any) -> Outcome:
-    assert isinstance(value, Outcome)
-    return value
-
-
-def run(argv: Sequence[str]) -> int:
-    """``oracle replay argv...``: exit code 1 if a call has wrong numbers, 2 if nothing can be read."""
-    parser = argparse.ArgumentParser(prog="kvlint oracle replay", description="Judge the calls of a capture.")
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--backend", default="sim", help="sim, sdpa or npu [default: sim]")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report there")
-    options = parser.parse_args(argv)
-    try:
-        report = replay(options.folder, options.backend)
-        text = report.json() if options.format == "json" else report.text()
-        if options.output is not None:
-            options.output.write_text(text, encoding="utf-8")
-        else:
-            sys.stdout.write(text)
-    except (CaptureError, OracleError, OSError) as error:
-        sys.stdout.flush()
-        print(f"kvlint: error: {error}", file=sys.stderr)
-        return 2
-    return 1 if report.failed or report.ended_early else 0
+def _close(a: Tensor, b: Tensor) -> bool:
+    """The same up to the rounding of an attention kernel, as a whole; integers exactly."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    x, y = a.double(), b.double()
+    if not torch.equal(x.isfinite(), y.isfinite()):
+        return False
+    error = torch.where(x.isfinite(), x - y, 0).norm()
+    return bool(error <= CLOSE * rounding_unit(a.dtype) * torch.where(y.isfinite(), y, 0).norm())

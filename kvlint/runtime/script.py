@@ -12,13 +12,18 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 
+class ScriptInterrupted(Exception):
+    """A KeyboardInterrupt ended the script, and has been reported: python would end itself by SIGINT now."""
+
+
 class ScriptError(Exception):
     """There is nothing to run: the text is what python itself would print."""
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
     """``python path arguments...``; the exit code."""
-    target, first = os.path.abspath(path), os.path.dirname(os.path.abspath(path))
+    # A link is followed for imports, but not for __file__.
+    target, first = os.path.abspath(path), os.path.dirname(os.path.realpath(path))
     package: str | None = None
     spec: importlib.machinery.ModuleSpec | None = None
     if os.path.isdir(path):
@@ -76,6 +81,7 @@ def _main(
     module.__loader__ = loader
     module.__spec__ = spec
     module.__package__ = package
+    module.__cached__ = None  # type: ignore[attr-defined]
     module.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     return module
 
@@ -93,7 +99,7 @@ def _run(module: ModuleType, code: Any, argv: list[str], first: str) -> int:
         assert kind is not None and error is not None
         _report(kind, error, _of_script(trace))
         if isinstance(error, KeyboardInterrupt):
-            return 130
+            raise ScriptInterrupted from None
         return 1
     return 0
 

@@ -7,7 +7,8 @@
     DIR/calls/00000000.json      one operator call; refers to tensors by hash
 
 A file appears under its name only when it is complete, and a call only after its tensors. Killing the writer
-at any moment therefore leaves a capture that is readable up to the last complete call. Nothing is pickled.
+at any moment therefore leaves a capture that is readable up to the last complete call. Every file holds a
+hash of its content, so that damage is found. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-VERSION: Final = 1
+VERSION: Final = 2
 _ENTRY: Final = "t"
+_CHECK: Final = "hash"
 
 
 class CaptureError(Exception):
@@ -67,8 +69,8 @@ class Writer:
             elif any((folder / "calls").iterdir()):
                 raise CaptureError(f"capture {folder}: capture.json is missing")
             else:
-                _put(head, json.dumps({"version": VERSION, **made_by}, indent=1).encode())
-            self.next = max((int(p.stem) for p in (folder / "calls").glob("*.json")), default=-1) + 1
+                _put(head, _sealed({"version": VERSION, **made_by}))
+            self.next = max(_numbers(folder), default=-1) + 1
             self._known = {p.stem for p in (folder / "tensors").glob("*.safetensors")}
             self.size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
         except OSError as error:
@@ -84,7 +86,7 @@ class Writer:
             "mutated": {k: self._pack(v, blobs) for k, v in call.mutated.items()},
             "place": call.place,
         }
-        text = json.dumps(record).encode()
+        text = _sealed(record)
         if self.size + len(text) + sum(map(len, blobs.values())) > self.limit:
             self.skipped += 1
             return False
@@ -128,6 +130,28 @@ def content_hash(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
+def _sealed(record: Mapping[str, Any]) -> bytes:
+    """JSON that ends with a hash of what stands before it."""
+    return json.dumps({**record, _CHECK: _hash_of(record)}).encode()
+
+
+def _hash_of(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _opened(path: Path) -> dict[str, Any]:
+    """What :func:`_sealed` wrote; ValueError if it is not that any more."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(record, dict):
+        raise ValueError("not an object")
+    return record
+
+
+def _check(record: dict[str, Any]) -> None:
+    if record.pop(_CHECK, None) != _hash_of(record):
+        raise ValueError("its content has changed")
+
+
 def _put(path: Path, data: bytes) -> None:
     scratch = path.with_name(path.name + ".part")
     with open(scratch, "wb") as file:
@@ -140,15 +164,25 @@ def _put(path: Path, data: bytes) -> None:
 def _read_head(folder: Path) -> dict[str, Any]:
     path = folder / "capture.json"
     try:
-        head: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        head = _opened(path)
         version = head["version"]
+        if version == VERSION:
+            _check(head)
     except FileNotFoundError as error:
         raise CaptureError(f"capture {folder}: there is no capture.json") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CaptureError(f"capture {folder}: capture.json is damaged ({_short(error)})") from error
     if version != VERSION:
         raise CaptureError(f"capture {folder}: format version {version}; this kvlint reads version {VERSION}")
     return head
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Of the calls, in order."""
+    try:
+        return sorted(int(p.stem) for p in (folder / "calls").glob("*.json"))
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"capture {folder}: calls cannot be listed ({_short(error)})") from error
 
 
 class Reader:
@@ -157,10 +191,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.head = _read_head(folder)
-        try:
-            numbers = sorted(int(p.stem) for p in (folder / "calls").glob("*.json"))
-        except (OSError, ValueError) as error:
-            raise CaptureError(f"capture {folder}: calls cannot be listed ({_short(error)})") from error
+        numbers = _numbers(folder)
         for expected, number in enumerate(numbers):
             if number != expected:
                 raise CaptureError(f"capture {folder}: call {expected:08d} is missing")
@@ -177,7 +208,8 @@ class Reader:
         """One call, with its tensors."""
         path = self.folder / "calls" / f"{number:08d}.json"
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = _opened(path)
+            _check(record)
             return CapturedCall(
                 number,
                 record["operator"],
@@ -186,7 +218,7 @@ class Reader:
                 {k: self._unpack(v, number) for k, v in record["mutated"].items()},
                 record["place"],
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CaptureError(
                 f"capture {self.folder}: call {number:08d} is damaged ({_short(error)})"
             ) from error

@@ -13,9 +13,9 @@ Names are loaded on first use, so that importing the package does not import tor
 
 from __future__ import annotations
 
-import glob
-import os
 from typing import TYPE_CHECKING, Any
+
+from kvlint.autoload import leave_npu_alone
 
 if TYPE_CHECKING:
     from kvlint.sim.errors import MissingKernelError, SimulationError
@@ -46,9 +46,7 @@ __all__ = [
     "uninstall",
 ]
 
-if not glob.glob("/dev/davinci[0-9]*"):
-    # A torch_npu wheel without CANN makes `import torch` itself fail, unless torch is told to leave it alone.
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+leave_npu_alone()
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kvlint.sim.patches import Patches
+from kvlint.sim.threads import within
 
 _NPU = re.compile(r"(npu|privateuseone)(:\d+)?")
 _CUDA = re.compile(r"cuda(:\d+)?")
@@ -156,13 +157,7 @@ def _threads(patches: Patches, devices: Devices) -> None:
 
     @functools.wraps(start)
     def start_redirected(self: threading.Thread) -> None:
-        run = self.run
-
-        def run_redirected() -> None:
-            with Redirect(devices):
-                run()
-
-        self.run = run_redirected  # type: ignore[method-assign]
+        within(self, lambda: Redirect(devices))
         start(self)
 
     patches.set(threading.Thread, "start", start_redirected)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib
 import importlib.machinery
 import io
+import multiprocessing.spawn
+import runpy
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -16,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
+from kvlint.autoload import npu_present
 from kvlint.contract import catalogue
 from kvlint.sim import device, modules, npu_api, stubs
 from kvlint.sim.errors import SimulationError
@@ -30,6 +33,10 @@ class _State:
     """What the process has."""
 
     active: Simulation | None = None
+    #: ``with simulate()`` blocks that are open, in any thread; the last one to end turns the simulator off.
+    users = 0
+    #: Held while the simulator is turned on or off.
+    lock = threading.RLock()
     #: Route, release and operators. These stay after the simulation: programs keep references to them.
     definitions: tuple[str, str | None, Definitions] | None = None
 
@@ -41,8 +48,11 @@ class Simulation:
         self.route, self.release = route, release
         self.devices = device.Devices()
         self.torch_npu: Any = None
+        #: Python files that add kernels; processes that this one starts run them as well.
+        self.kernel_files: list[str] = []
         self._patches = Patches()
-        self._mode = device.Redirect(self.devices)
+        #: The redirection of the thread that called :func:`install`; ``simulate`` has one per block.
+        self.mode: device.Redirect | None = None
         self._finder: InertFinder | None = None
 
     @property
@@ -54,13 +64,15 @@ class Simulation:
         try:
             self.torch_npu = self._wheel() if self.route == "wheel" else self._catalogue()
             device.install(self._patches, self.devices)
-            self._mode.__enter__()
+            self._carry_on_in_children()
         except BaseException:
             self._restore()
             raise
 
     def stop(self) -> None:
-        self._mode.__exit__(None, None, None)
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
+            self.mode = None
         self._restore()
 
     def transfer_cuda(self) -> None:
@@ -74,6 +86,15 @@ class Simulation:
             self._finder.forget()
             self._finder = None
         self._patches.undo()
+
+    def _carry_on_in_children(self) -> None:
+        """Processes that multiprocessing starts afresh simulate too; forks do so by themselves."""
+        prepare = multiprocessing.spawn.get_preparation_data
+
+        def prepared(name: str) -> dict[str, Any]:
+            return {"kvlint": _Child(self), **prepare(name)}
+
+        self._patches.set(multiprocessing.spawn, "get_preparation_data", prepared)
 
     def _find_inert(self, packages: tuple[str, ...]) -> None:
         self._finder = InertFinder(packages, modules.furnish)
@@ -111,6 +132,27 @@ class Simulation:
             self._patches.set(module.atb, name, packet)
             self._patches.set(module, name, packet)
         return module
+
+
+class _Child:
+    """Starts the simulation in the process that unpickles it, before the program's main module is there."""
+
+    def __init__(self, parent: Simulation) -> None:
+        self._parent = parent
+
+    def __reduce__(self) -> Any:
+        parent = self._parent
+        return _start_child, (parent.route, parent.release, list(parent.kernel_files))
+
+
+def _start_child(route: Route, release: str, kernel_files: list[str]) -> None:
+    if _State.active is not None:
+        return
+    # The parent knows the release that the wheel was resolved to.
+    simulation = install(route, release=release if route == "catalogue" else None, force=True)
+    simulation.kernel_files += kernel_files
+    for file in kernel_files:
+        runpy.run_path(file)
 
 
 def load_wheel() -> Any:
@@ -152,11 +194,6 @@ def wheel_installed() -> bool:
     )
 
 
-def npu_present() -> bool:
-    """This machine has an NPU."""
-    return bool(glob.glob("/dev/davinci[0-9]*"))
-
-
 def active() -> Simulation | None:
     """The running simulation."""
     return _State.active
@@ -169,6 +206,15 @@ def install(route: Route = "auto", *, release: str | None = None, force: bool = 
     ``release`` (the newest by default), ``"auto"`` the wheel where there is one. ``force`` is needed on a
     machine with an NPU. Must run before the program imports torch_npu or asks for a device.
     """
+    with _State.lock:
+        simulation = _start(route, release, force)
+        simulation.mode = device.Redirect(simulation.devices)
+        simulation.mode.__enter__()
+        return simulation
+
+
+def _start(route: Route, release: str | None, force: bool) -> Simulation:
+    """All but the redirection, which is a thread's own."""
     if _State.active is not None:
         raise SimulationError("the simulator is on already")
     if npu_present() and not force:
@@ -207,24 +253,33 @@ def _release(route: str, release: str | None) -> str:
 
 def uninstall() -> None:
     """Turns the simulator off."""
-    if _State.active is not None:
-        simulation, _State.active = _State.active, None
-        simulation.stop()
+    with _State.lock:
+        if _State.active is not None:
+            simulation, _State.active = _State.active, None
+            simulation.stop()
 
 
 @contextlib.contextmanager
 def simulate(
     route: Route = "auto", *, release: str | None = None, force: bool = False
 ) -> Iterator[Simulation]:
-    """``with simulate():`` NPU code runs on the CPU. Inside another simulation, that one goes on."""
-    if _State.active is not None:
-        yield _State.active
-        return
-    simulation = install(route, release=release, force=force)
+    """``with simulate():`` NPU code runs on the CPU. Inside another simulation, that one goes on.
+
+    So it does for blocks of several threads at once: they share the first one's simulation, whatever they ask
+    for, and it ends with the last of them.
+    """
+    with _State.lock:
+        shared = _State.active is not None and _State.users == 0  # it is install's, and ends with uninstall
+        simulation = _State.active or _start(route, release, force)
+        _State.users += not shared
     try:
-        yield simulation
+        with device.Redirect(simulation.devices):
+            yield simulation
     finally:
-        uninstall()
+        with _State.lock:
+            _State.users -= not shared
+            if not shared and _State.users == 0 and _State.active is simulation:
+                uninstall()
 
 
 def kernel_added(full: str) -> None:

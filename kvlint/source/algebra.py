@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import libcst as cst
@@ -50,12 +51,21 @@ from .torchlib import (
     number_of,
 )
 
+# Nobody asks about a value with more alternatives than this, and they are costly to carry along.
+MAX_SIZE = 64
+_SERIAL = count()
+
 
 def choose(cond: Cond | None, yes: Value, no: Value) -> Value:
     """``yes if cond else no``, without a choice when both are the same."""
     if same(yes, no) or cond is None:
         return yes if cond is not None or same(yes, no) else joined(yes, no)
-    return Choice(cond, yes, no, place=yes.place)
+    made = Choice(cond, yes, no, place=yes.place)
+    if made.size > MAX_SIZE:
+        return Unknown(
+            ("many", next(_SERIAL)), label_of(yes), "it has too many alternatives", place=yes.place
+        )
+    return made
 
 
 def joined(a: Value, b: Value) -> Value:
@@ -244,7 +254,8 @@ def indexed(value: Value, index: Hashable) -> Value:
     if isinstance(value, Tensor) or (isinstance(value, Unknown) and varies(value.key)):
         return replace(value, key=("at", index, value.key))
     if isinstance(value, Number) and any(varies(atom.key) for atom in value.num.atoms()):
-        return Number(Num.atom(("at", index, value.num), f"{value.num.label} of an entry"), place=value.place)
+        entry = Num.atom(("at", index, value.num), f"{value.num.label} of an entry")
+        return Number(entry, value.whole, place=value.place)
     return value
 
 

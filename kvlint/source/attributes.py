@@ -160,6 +160,7 @@ TENSOR_METHODS = frozenset(
 
 
 MAX_SUBCLASSES = 24
+NOT_SET = "how it is set is not visible"
 STARTS_AS_NONE = "it starts as None and is set elsewhere"
 
 
@@ -211,6 +212,8 @@ class Attributes(Core):
             return self.instance_attribute(value, name, site, frame)
         if isinstance(value, SuperRef):
             return self._super_member(value, name, site, frame)
+        if isinstance(value, Sequence) and value.items is not None and name in value.names:
+            return value.items[value.names.index(name)]
         if isinstance(value, (Ref, Frozen, Sequence, MapValue)):
             return Method(value, name, place=site)
         if isinstance(value, (Tensor, Unknown)):
@@ -251,13 +254,12 @@ class Attributes(Core):
         if found is None:
             identity = intern(("attr", *cache_key))
             found = self.better.get(identity)
-            if obj.args is None:
-                self.asked[identity] = (obj, name)
+            self.asked[identity] = (obj, name)
         if found is None:
             unknown = Unknown(
                 ("attr", obj.key, name),
                 f"{obj.label}.{name}",
-                "how it is set is not visible",
+                NOT_SET,
                 declared=True,
                 place=site,
             )
@@ -529,9 +531,7 @@ class Attributes(Core):
             statements = item.index.fields.get(name)
             if statements:
                 return self._class_field(item, name, statements, obj, site)
-        reason = (
-            "a base class outside this file may define it" if open_base else "how it is set is not visible"
-        )
+        reason = "a base class outside this file may define it" if open_base else NOT_SET
         return Unknown(
             ("attr", key_of(obj) if obj else ("class", cls.module.path, cls.name), name),
             name,

@@ -23,6 +23,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     choose,
     is_hidden,
@@ -44,6 +45,7 @@ from .objects import (
     Namespace,
     OpRef,
     PartialCall,
+    RecordType,
     Ref,
 )
 from .state import (
@@ -52,6 +54,7 @@ from .state import (
     Record,
     State,
 )
+from .syntax import ast_dotted
 from .torchlib import (
     Test,
     as_tensor,
@@ -63,6 +66,10 @@ from .torchlib import (
 KEEP_ELEMENTS = frozenset(
     ("requires_grad_", "share_memory_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_")
 )
+
+
+def _is_typed_dict(cls: ClassRef) -> bool:
+    return any(ast_dotted(base).rsplit(".", 1)[-1] == "TypedDict" for base in cls.index.node.bases)
 
 
 class Calls(Library):
@@ -225,6 +232,15 @@ class Calls(Library):
             return self._call_function(
                 callee.func, [callee.receiver, *args], kwargs, opaque, site, frame, statement
             )
+        if isinstance(callee, RecordType) and opaque is None:
+            items = dict(zip(callee.names, args, strict=False)) | kwargs
+            if items.keys() == set(callee.names):
+                parts = tuple(items[name] for name in callee.names)
+                return Sequence(parts, "tuple", Num.of(len(parts)), names=callee.names, place=site)
+        if isinstance(callee, ClassRef) and opaque is None and not args and _is_typed_dict(callee):
+            found = self._builtin("dict", args, kwargs, site, frame, node)
+            if found is not None:
+                return found
         if isinstance(callee, ClassRef):
             return self._construct(callee, args, kwargs, opaque, site, frame, node)
         if isinstance(callee, Namespace):
@@ -498,7 +514,10 @@ class Calls(Library):
             return found
 
         result = self.lift(apply, values, frame)
-        if name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
+        if isinstance(receiver, Tensor) and receiver.numpy:
+            if name in numpylib.IN_PLACE:
+                self._changed(receiver, frame)
+        elif name.endswith("_") and not name.startswith("_") and isinstance(receiver, Tensor):
             if name not in KEEP_ELEMENTS:
                 self._changed(receiver, frame, but=receiver.key)
             self._rebind(node, receiver, result, frame)
@@ -569,6 +588,7 @@ class Calls(Library):
         """
         self._serial += 1
         serial = self._serial
+        done: dict[int, Value] = {}
 
         def fresh(value: Value) -> Value:
             if isinstance(value, Tensor) and but is not None and value.key == but:
@@ -576,14 +596,20 @@ class Calls(Library):
             if isinstance(value, Tensor) and (
                 value.key == tensor.key or (tensor.storage is not None and value.storage == tensor.storage)
             ):
-                return replace(value, content=Content(), key=("stored", serial, value.key))
+                found = done.get(id(value))
+                if found is None:
+                    found = replace(value, content=Content(), key=("stored", serial, value.key))
+                    done[id(value)] = found
+                return found
             if isinstance(value, Choice):
-                yes, no = fresh(value.yes), fresh(value.no)
-                return (
-                    value
-                    if yes is value.yes and no is value.no
-                    else Choice(value.cond, yes, no, place=value.place)
-                )
+                # Alternatives share their parts: each is looked at once.
+                found = done.get(id(value))
+                if found is None:
+                    yes, no = fresh(value.yes), fresh(value.no)
+                    same_parts = yes is value.yes and no is value.no
+                    found = value if same_parts else Choice(value.cond, yes, no, place=value.place)
+                    done[id(value)] = found
+                return found
             return value
 
         state = frame.state

@@ -343,7 +343,7 @@ class Containers(Subscripts):
         if name == "copy":
             return self._allocate(content, node, frame)
         if name in ("numel", "size") and isinstance(content.key, tuple) and content.key[:1] == ("shape",):
-            return Number(Num.atom(("numel", content.key), f"{content.label}.numel()"), place=site)
+            return Number(Num.atom(("numel", content.key), f"{content.label}.numel()"), True, place=site)
         return None
 
     def _appended(self, content: Value, value: Value, node: cst.Call) -> Value:
@@ -398,12 +398,15 @@ class Containers(Subscripts):
                 return None
         return None
 
-    def _resolve_items(self, value: Value, frame: Frame) -> Value:
-        if isinstance(value, Sequence) and value.items is not None:
-            return replace(
-                value,
-                items=tuple(
-                    self.simplify(self.force(self.deref(i, frame)), frame.state.assumed) for i in value.items
-                ),
-            )
-        return value
+    def _resolve_items(self, value: Value, frame: Frame, depth: int = 0) -> Value:
+        """A list with the contents of the lists in it."""
+        if not isinstance(value, Sequence) or depth > 4:
+            return value
+
+        def inner(item: Value) -> Value:
+            shown = self.simplify(self.force(item), frame.state.assumed)
+            return self._resolve_items(self.deref(shown, frame), frame, depth + 1)
+
+        if value.items is not None:
+            return replace(value, items=tuple(inner(item) for item in value.items))
+        return replace(value, element=inner(value.element)) if value.element is not None else value

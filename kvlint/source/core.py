@@ -75,10 +75,10 @@ from .syntax import (
 )
 from .torchlib import (
     Test,
-    TorchLib,
     key_of,
     label_of,
 )
+from .transfer import TorchLib
 
 T = TypeVar("T")
 

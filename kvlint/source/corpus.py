@@ -16,6 +16,7 @@ _TESTS = re.compile(
     r"(?:^|[/\\])(?:tests?|testing|unittests?)[/\\]|(?:^|[/\\])(?:test_\w*|\w*_test|conftest)\.py$"
 )
 _IMPORTS = re.compile(rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n]*)", re.M)
+_ASSIGNED = re.compile(rb"^[ \t]*(?!self\.)[\w.]+\.(\w+)[ \t]*=(?!=)", re.M)
 _CLASS = re.compile(rb"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.M)
 # A larger tree is not searched: the answer "nobody else does it" would come too late to be worth it.
 MAX_FILES = 12_000
@@ -29,6 +30,7 @@ class Corpus:
     def __init__(self, top: str) -> None:
         self.top = top
         self._texts: dict[str, bytes] | None = None
+        self._assigned: set[bytes] | None = None
         self._derived: dict[str, list[str]] | None = None
         self.complete = True
         """False when the tree is too large to be searched."""
@@ -64,6 +66,12 @@ class Corpus:
                         if path not in self._derived.setdefault(last, []):
                             self._derived[last].append(path)
         return self._derived.get(name, [])
+
+    def replaces(self, name: str) -> bool:
+        """Whether some file assigns ``x.name``, so that a function of that name may be another one."""
+        if self._assigned is None:
+            self._assigned = {found for text in self._read().values() for found in _ASSIGNED.findall(text)}
+        return name.encode() in self._assigned
 
     def calling(self, name: str) -> list[str]:
         """The files that call something by that name."""

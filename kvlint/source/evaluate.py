@@ -42,7 +42,6 @@ from .algebra import (
     same,
     without_none,
 )
-from .calls import Calls
 from .chunk import Site
 from .core import Passed
 from .module import BadSource, ModuleIndex
@@ -53,6 +52,7 @@ from .objects import (
     Namespace,
     Ref,
 )
+from .patterns import Arm, Patterns
 from .state import (
     Frame,
     State,
@@ -73,7 +73,7 @@ from .torchlib import (
 )
 
 
-class Interpreter(Calls):
+class Interpreter(Patterns):
     """Evaluates the code of one project.
 
     Args:
@@ -281,7 +281,7 @@ class Interpreter(Calls):
 
     def _if(self, node: cst.If, frame: Frame) -> State | None:
         # A chain of ``elif`` is a loop here: it may be longer than Python lets calls be nested.
-        arms: list[tuple[Cond, bool, State, State | None]] = []
+        arms: list[Arm] = []
         last: State | None
         while True:
             test = self.condition(node.test, frame)
@@ -305,36 +305,7 @@ class Interpreter(Calls):
                 continue
             last = self.block(rest, frame, frame.state)
             break
-        for cond, holds, before, after in reversed(arms):
-            if after is None or last is None:
-                last = after if last is None else last
-                continue
-            merged = self.merge(cond, after, last) if holds else self.merge(cond, last, after)
-            merged.path = before.path
-            merged.assumed = {c: v for c, v in after.assumed.items() if last.assumed.get(c) == v}
-            last = merged
-        return last
-
-    def _match(self, node: cst.Match, frame: Frame) -> State | None:
-        subject = self.expr(node.subject, frame)
-        before = frame.state
-        results: list[State] = []
-        for case in node.cases:
-            state = before.copy()
-            for name in assigned_names([case]):
-                state.vars[name] = Unknown(
-                    ("match", key_of(subject), name), name, "it is bound by a match pattern"
-                )
-            after = self.block(body_of(case), frame, state)
-            if after is not None:
-                results.append(after)
-        results.append(before)
-        merged = results[0]
-        for state in results[1:]:
-            merged = self.merge(None, merged, state)
-        merged.path = before.path
-        merged.assumed = before.assumed
-        return merged
+        return self.join_arms(arms, last)
 
     def _try(self, node: Any, frame: Frame) -> State | None:
         before = frame.state.copy()
@@ -557,7 +528,8 @@ class Interpreter(Calls):
                 return value.items[index]
             if isinstance(value.key, tuple) and value.key[:1] == ("shape",):
                 tensor = Tensor(value.key[1], value.label.removesuffix(".shape"), place=value.place)
-                return Number(Num.atom(("dim", tensor.key, index), f"{value.label}[{index}]"), place=site)
+                size = Num.atom(("dim", tensor.key, index), f"{value.label}[{index}]")
+                return Number(size, True, place=site)
             if value.element is not None:
                 return indexed(value.element, index)
         if isinstance(value, Tensor):

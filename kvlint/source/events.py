@@ -25,10 +25,9 @@ _LAYER = re.compile(r"(Attention|Attn|Layer|Block|MLA|Mla|Cache|Mixer|SelfAttn|K
 _RUNNER = re.compile(
     r"(Runner|Engine|Worker|Scheduler|Manager|Executor|Server|Model|ForCausalLM|Pipeline|Builder|Tests?|Request|Batch)$"
 )
-_LAYER_GUARD = re.compile(
-    r"layer_?(idx|id|index|num|no)|first_layer|last_layer|is_first|is_last"
-    r"|\b(idx|index|layer)\b *(==|!=|>=|%)|(==|!=|<=) *(self\.)?(idx|index|layer|first|last)\b"
-)
+_LAYER_GUARD = re.compile(r"(layer_?(idx|id|index|num|no)|first_layer|last_layer|is_first|is_last)")
+# A layer's own number, when it is compared.
+_LAYER_NUMBER = re.compile(r"_?(idx|index|layer|(layer|block)_?(id|idx|index|num|no))")
 _MASK_PARAMETER = re.compile(r"((attn|atten|attention|causal|padding|key_padding)_)?mask")
 _WRITERS = frozenset(
     (
@@ -148,7 +147,10 @@ def _statements(body: list[ast.stmt], guarded: bool) -> Iterator[tuple[ast.stmt,
         yield node, guarded
         inside = guarded
         if isinstance(node, ast.If):
-            inside = guarded or bool(_LAYER_GUARD.search(ast.unparse(node.test)))
+            inside = guarded or _tests_layer(node.test)
+            left = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+            # What follows only runs in the layers that went on.
+            guarded = guarded or (inside and left)
         for part in ("body", "orelse", "finalbody"):
             inner = getattr(node, part, None)
             if isinstance(inner, list) and not isinstance(
@@ -157,6 +159,19 @@ def _statements(body: list[ast.stmt], guarded: bool) -> Iterator[tuple[ast.stmt,
                 yield from _statements(inner, inside)
         for handler in getattr(node, "handlers", []):
             yield from _statements(handler.body, guarded)
+
+
+def _tests_layer(test: ast.expr) -> bool:
+    """Whether a test asks which layer this is: only one layer of a step passes it."""
+    if _LAYER_GUARD.search(ast.unparse(test)):
+        return True
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            for part in ast.walk(node):
+                name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
+                if _LAYER_NUMBER.fullmatch(name):
+                    return True
+    return False
 
 
 def _entry(target: ast.expr) -> str | None:

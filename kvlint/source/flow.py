@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kvlint.contract.keys import intern
@@ -17,7 +17,8 @@ from kvlint.contract.num import Num
 from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
 
 from .algebra import is_numeric, one_of, plain_leaves, same, substituted
-from .attributes import STARTS_AS_NONE, defines
+from .attributes import NOT_SET, STARTS_AS_NONE, defines
+from .chunk import Site
 from .core import Made, Passed, Watch
 from .evaluate import Interpreter
 from .module import ModuleIndex
@@ -28,7 +29,7 @@ from .uses import Definition, calls_of, definitions, holders_of, uses_of, writes
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
 MAX_FAMILY = 12
-MAX_PLACES = 12
+MAX_PLACES = 8
 MAX_MADE = 8
 MAX_CONTEXTS = 6
 MAX_QUESTIONS = 40
@@ -36,11 +37,12 @@ MAX_QUESTIONS = 40
 MAX_CHAIN = 4
 MAX_PARTS = 20_000
 # What evaluating one place may cost, and what all places of one question may.
-PLACE_STEPS = 8_000
+PLACE_STEPS = 5_000
 QUESTION_STEPS = 40_000
 _CALLED_WITHOUT_NAME = frozenset(("forward", "__call__"))
 
 T = TypeVar("T")
+_Family = tuple[dict[ast.ClassDef, ClassRef], list["Place"], bool]
 Place = tuple[ModuleIndex, "Definition | ast.stmt", "ClassRef | None"]
 
 
@@ -54,6 +56,20 @@ class _Seen:
 
     watch: Watch
     final: State
+    _inputs: list[frozenset[Hashable]] = field(default_factory=list)
+
+    def inputs(self, interpreter: Interpreter) -> frozenset[Hashable]:
+        """The parameters and attributes that it passes on in some form."""
+        if not self._inputs:
+            values: list[Value] = [value for _, _, value in self.watch.written]
+            for passed in self.watch.passed:
+                values += [*passed.args, *passed.kwargs.values()]
+            for made in self.watch.made:
+                instance = made.instance
+                values += [*(instance.args or ()), *(instance.kwargs or {}).values()]
+            values += [value for value in self.final.attrs.values()]
+            self._inputs.append(frozenset(_inputs(values, interpreter, len(self.final.attrs) + 200)))
+        return self._inputs[0]
 
 
 class Flow:
@@ -63,26 +79,66 @@ class Flow:
         self.interpreter = interpreter
         self._made: dict[ast.ClassDef, tuple[Made, ...]] = {}
         self._seen: dict[ast.AST, _Seen | None] = {}
+        self._families: dict[ast.ClassDef, _Family] = {}
+        self._callers_of: dict[ast.AST | object, list[Place]] = {}
         self._tried: set[Hashable] = set()
 
-    def improve(self, records: Iterable[Record]) -> bool:
-        """Follows the parameters and attributes in the arguments of calls; whether that told anything new."""
+    def improve(self, func: Func, records: Iterable[Record]) -> bool:
+        """Follows the parameters and attributes in the arguments of calls; whether that told anything new.
+
+        The parameters of ``func`` itself stay open: its callers are contexts of their own.
+        """
         interpreter = self.interpreter
         arguments = [value for r in records for value, _ in (*r.positional, *r.keywords.values())]
-        keys = [key for key in _inputs(arguments, interpreter) if key not in self._tried]
-        told = False
+        known = interpreter.parameters
+        asked = [
+            key
+            for key in _inputs(arguments, interpreter)
+            if key not in self._tried and not (key in known and known[key][0].node is func.node)
+        ]
+        learned = self._chain(asked)
+        if not any(_tells(interpreter.better[key]) for key in asked if key in interpreter.better):
+            for key in learned:
+                del interpreter.better[key]
+            return False
+        self._forget(learned)
+        return True
+
+    def _chain(self, keys: list[Hashable]) -> list[Hashable]:
+        """Answers questions, then those that the answers raise; what was learned."""
+        interpreter = self.interpreter
+        better = interpreter.better
+        learned: list[Hashable] = []
+        frontier = keys
         for _ in range(MAX_CHAIN):
-            new = [key for key in keys if self._learned(key)]
+            new = [key for key in frontier if self._learned(key)]
             if not new:
                 break
-            told = True
-            interpreter.forget()
-            self._made.clear()
-            self._seen.clear()
-            # What was told in terms of these is told again.
-            found = interpreter.better.items()
-            keys = [key for key, value in found if not set(new).isdisjoint(_inputs([value], interpreter))]
-        return told
+            learned += new
+            raised = _inputs([better[key] for key in new], interpreter)
+            frontier = [key for key in raised if key not in self._tried]
+        # The answers in terms of other questions, now that those have answers, too.
+        for key in reversed(learned):
+            inputs = [item for item in _inputs([better[key]], interpreter) if item in better and item != key]
+            if not inputs:
+                continue
+            if any(not isinstance(leaf, Unknown) for leaf in plain_leaves(better[key])):
+                self._forget(inputs)
+                self._learned(key)
+            else:
+                for item in inputs:
+                    better[key] = substituted(better[key], item, better[item])
+        return learned
+
+    def _forget(self, keys: list[Hashable]) -> None:
+        """Drops what was worked out from inputs that are better known now."""
+        interpreter = self.interpreter
+        interpreter.forget()
+        changed = set(keys)
+        for node, seen in list(self._seen.items()):
+            if seen is not None and not changed.isdisjoint(seen.inputs(interpreter)):
+                del self._seen[node]
+                self._made.clear()
 
     def _learned(self, key: Hashable) -> bool:
         self._tried.add(key)
@@ -151,7 +207,10 @@ class Flow:
     def _attribute(self, obj: Instance, name: str) -> Value | None:
         """An attribute of an object of unknown origin."""
         interpreter = self.interpreter
-        made = self.made(obj.cls)
+        # What is known of one object is not what other places make.
+        site = obj.place
+        one = obj.args is not None
+        made = (Made(obj, site),) if one and isinstance(site, Site) else self.made(obj.cls)
         elsewhere = self._assigned(obj.cls, name) if made else None
         if elsewhere is None:
             return None
@@ -165,6 +224,8 @@ class Flow:
                 if isinstance(own, Unknown) and own.reason == STARTS_AS_NONE:
                     # Whoever sets another value is looked at, too.
                     own = Const(None, place=own.place)
+                elif elsewhere and isinstance(own, Unknown) and own.reason == NOT_SET:
+                    own = None
             value = item.attributes.get(name, own)
             if value is not None and own is not None:
                 value = substituted(value, intern(("attr", instance.key, name)), own)
@@ -219,8 +280,14 @@ class Flow:
                     made[item.instance.key, item.partial] = final
         return tuple(made.values()) if len(made) <= MAX_MADE else ()
 
-    def _family(self, cls: ClassRef) -> tuple[dict[ast.ClassDef, ClassRef], list[Place], bool]:
+    def _family(self, cls: ClassRef) -> _Family:
         """The class and its subclasses, where they are called, and whether they may be elsewhere."""
+        node = cls.index.node
+        if node not in self._families:
+            self._families[node] = self._search(cls)
+        return self._families[node]
+
+    def _search(self, cls: ClassRef) -> _Family:
         family = {cls.index.node: cls}
         while True:
             before = len(family)
@@ -306,6 +373,11 @@ class Flow:
         return found
 
     def _callers(self, func: Func) -> list[Place]:
+        if func.node not in self._callers_of:
+            self._callers_of[func.node] = self._find_callers(func)
+        return self._callers_of[func.node]
+
+    def _find_callers(self, func: Func) -> list[Place]:
         corpus = self.interpreter.files.corpus(func.module.path)
         places: list[Place] = []
         if func.name in _CALLED_WITHOUT_NAME:
@@ -380,7 +452,12 @@ def _joint(options: list[Value], plain: Unknown) -> Value | None:
     return joint
 
 
-def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]:
+def _tells(value: Value) -> bool:
+    """Whether a value is more than another name for something unknown."""
+    return any(not isinstance(leaf, Unknown) or leaf.is_tensor for leaf in plain_leaves(value))
+
+
+def _inputs(values: Iterable[Value], interpreter: Interpreter, most: int = MAX_QUESTIONS) -> list[Hashable]:
     """The parameters and attributes that values come from."""
     found: dict[Hashable, None] = {}
     pending: list[object] = list(values)
@@ -409,7 +486,7 @@ def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]
             pending.append(part.key)
         elif isinstance(part, Tensor):
             pending += [part.key, *(part.shape or ())]
-    return list(found)[:MAX_QUESTIONS]
+    return list(found)[:most]
 
 
 __all__ = ["Flow"]

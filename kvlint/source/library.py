@@ -22,6 +22,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     BUT_FIRST,
     BUT_LAST,
@@ -31,12 +32,15 @@ from .algebra import (
 )
 from .chunk import Site
 from .containers import Containers
+from .core import Made
 from .objects import (
     Frozen,
+    Instance,
     MapValue,
     Namespace,
     OpRef,
     PartialCall,
+    RecordType,
     Ref,
 )
 from .state import (
@@ -49,12 +53,21 @@ from .syntax import (
 from .torchlib import (
     as_tensor,
     dim_value,
+    is_whole,
     key_of,
     label_of,
     number_of,
     scalar,
 )
 
+# Types of which no value of another built-in type is.
+_PLAIN_TYPES = frozenset(
+    [
+        *(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "tuple", "dict")),
+        "torch.Tensor",
+        "numpy.ndarray",
+    ]
+)
 _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
 
 
@@ -103,6 +116,12 @@ class Library(Containers):
             return self._builtin(name[9:], args, kwargs, site, frame, node)
         if name in ("copy.copy", "copy.deepcopy") and args:
             return self._copied(args[0], node, frame)
+        if name in ("dataclasses.replace", "copy.replace") and args:
+            return self.lift(lambda v: self._replaced(v, kwargs, site), [args[0]], frame)
+        if name in ("types.SimpleNamespace", "argparse.Namespace") and not args:
+            return self._namespace(kwargs, site, frame)
+        if name in ("collections.namedtuple", "typing.NamedTuple") and len(args) == 2:
+            return self._record_type(args[1], site, frame)
         if name == "itertools.pairwise" and args:
             return self._pairs(args[0], site)
         if name in ("itertools.accumulate",) and args:
@@ -116,14 +135,12 @@ class Library(Containers):
                 label=f"accumulate({label_of(value)})",
                 place=site,
             )
-        if name in ("numpy.cumsum", "np.cumsum") and args:
-            tensor = as_tensor(self.force(args[0]))
-            if tensor is not None:
-                return self.torch.method(tensor, "cumsum", args[1:], {}, site)
         if name in ("math.sqrt", "numpy.sqrt", "torch.sqrt") and len(args) == 1:
             return self.lift(lambda v: self._root(v, site), args, frame)
         if name in ("math.pow",) and len(args) == 2:
             return self.binary(args[0], "**", args[1], site, frame)
+        if name.startswith(numpylib.PREFIX):
+            return self._numpy_function(name[len(numpylib.PREFIX) :], args, kwargs, site, frame)
         if name in ("torch.finfo", "torch.iinfo"):
             dtype = self.force(args[0]) if args else None
             return Namespace(f"{name}({dtype.name if isinstance(dtype, DType) else ''})", place=site)
@@ -148,6 +165,47 @@ class Library(Containers):
                     short = f"nn.functional.{short}"
                 return self._torch_function(short, args, kwargs, site, frame)
         return None
+
+    def _replaced(self, value: Value, given: dict[str, Value], site: Site) -> Value:
+        """A dataclass object with other values for some fields."""
+        if not isinstance(value, Instance):
+            return Unknown(
+                ("replaced", key_of(value), *((k, key_of(v)) for k, v in given.items())),
+                label_of(value),
+                "it is a changed copy of an unknown object",
+                place=site,
+            )
+        key = ("replaced", value.key, *((k, key_of(self.force(v))) for k, v in given.items()))
+        kwargs = {**(value.kwargs or {}), **given} if value.args is not None else None
+        made = Instance(key, value.cls, value.args, kwargs, label=value.label, place=site)
+        for name, content in given.items():
+            self._left[made.key, name] = content
+        if self._watch is not None:
+            self._watch.made.append(Made(made, site, attributes=given, partial=value.args is None))
+        return made
+
+    def _namespace(self, given: dict[str, Value], site: Site, frame: Frame) -> Value:
+        """An object with the attributes it is given, and those that are set later."""
+        key = ("namespace", site, *((k, key_of(self.force(v))) for k, v in given.items()))
+        made = Unknown(key, "namespace", "it is an object of another kind", is_tensor=False, place=site)
+        for name, content in given.items():
+            frame.state.attrs[made.key, name] = content
+        return made
+
+    def _record_type(self, names: Value, site: Site, frame: Frame) -> Value | None:
+        content = self.deref(self.force(names), frame)
+        if isinstance(content, Const) and isinstance(content.value, str):
+            return RecordType(tuple(content.value.replace(",", " ").split()), place=site)
+        if not isinstance(content, Sequence) or content.items is None:
+            return None
+        found = []
+        for item in content.items:
+            # ``typing.NamedTuple`` has pairs of a name and a type.
+            first = item.items[0] if isinstance(item, Sequence) and item.items else item
+            if not isinstance(first, Const) or not isinstance(first.value, str):
+                return None
+            found.append(first.value)
+        return RecordType(tuple(found), place=site)
 
     def _torch_function(
         self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame
@@ -175,6 +233,27 @@ class Library(Containers):
 
         result = self.lift(apply, [*args, *kwargs.values()], frame)
         return result
+
+    def _numpy_function(
+        self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame
+    ) -> Value | None:
+        written = [kwargs["out"]] if "out" in kwargs else args[:1] if name in numpylib.WRITERS else []
+        for leaf in (leaf for value in written for leaf in plain_leaves(self.force(value))):
+            if isinstance(leaf, Tensor):
+                self._changed(leaf, frame)
+        names = list(kwargs)
+
+        def apply(*values: Value) -> Value:
+            shown = [self._resolve_items(self.deref(v, frame), frame) for v in values]
+            named = dict(zip(names, shown[len(args) :], strict=True))
+            found = numpylib.function(name, shown[: len(args)], named, site)
+            if found is not None:
+                return found
+            fresh = (id(site.node),) if name.startswith("random.") else ()
+            key = ("numpy", name, *(key_of(v) for v in values), *fresh)
+            return Unknown(key, f"numpy.{name}(...)", f"numpy.{name} is not modelled", place=site)
+
+        return self.lift(apply, [*args, *kwargs.values()], frame)
 
     def _root(self, value: Value, site: Site) -> Value:
         num = number_of(value)
@@ -256,7 +335,7 @@ class Library(Containers):
             )
         if name == "range":
             length = number_of(self.force(args[0])) if len(args) == 1 else None
-            element = Number(Num.atom(("range", id(node)), "index"), place=site)
+            element = Number(Num.atom(("range", id(node)), "index"), True, place=site)
             return Sequence(
                 None,
                 "list",
@@ -291,7 +370,7 @@ class Library(Containers):
             )
         elements = [self._iterate(a, site.node, frame)[0] for a in args]
         if name == "enumerate":
-            index = Number(Num.atom(("index", id(site.node)), "index"), place=site)
+            index = Number(Num.atom(("index", id(site.node)), "index"), True, place=site)
             return Sequence(
                 None,
                 "list",
@@ -331,12 +410,13 @@ class Library(Containers):
             if content.items is not None:
                 return Const(len(content.items), place=site)
             if content.length is not None:
-                return scalar(content.length, site)
-            return Number(Num.atom(("len", content.key or id(content)), f"len({content.label})"), place=site)
+                return scalar(content.length, site, True)
+            size = Num.atom(("len", content.key or id(content)), f"len({content.label})")
+            return Number(size, True, place=site)
         if isinstance(content, Tensor):
             return dim_value(content, 0, site)
         if isinstance(content, Unknown):
-            return Number(Num.atom(("dim", content.key, 0), f"len({content.label})"), place=site)
+            return Number(Num.atom(("dim", content.key, 0), f"len({content.label})"), True, place=site)
         if (
             isinstance(content, MapValue)
             and content.open is None
@@ -345,7 +425,7 @@ class Library(Containers):
             return Const(len(content.entries), place=site)
         if isinstance(content, Const) and isinstance(content.value, str):
             return Const(len(content.value), place=site)
-        return Number(Num.atom(("len", key_of(value)), "len(...)"), place=site)
+        return Number(Num.atom(("len", key_of(value)), "len(...)"), True, place=site)
 
     def _to_number(self, name: str, value: Value, site: Site) -> Value:
         if isinstance(value, Const) and isinstance(value.value, (int, float, str)):
@@ -353,12 +433,13 @@ class Library(Containers):
                 return Const(int(value.value) if name == "int" else float(value.value), place=site)
             except (TypeError, ValueError, OverflowError):
                 pass
+        whole = name == "int"
         if isinstance(value, Number):
-            return value
+            return replace(value, whole=whole)
         if isinstance(value, Tensor):
-            return Number(Num.atom(("item", value.key), f"{name}({value.label})"), place=site)
+            return Number(Num.atom(("item", value.key), f"{name}({value.label})"), whole, place=site)
         if isinstance(value, Unknown):
-            return Number(Num.atom(value.key, value.label, value.declared), place=site)
+            return Number(Num.atom(value.key, value.label, value.declared), whole, place=site)
         return Unknown(
             (name, key_of(value)), f"{name}(...)", "its operand is not known", is_tensor=False, place=site
         )
@@ -381,6 +462,7 @@ class Library(Containers):
                     f"{name}({', '.join(n.label for n in known)})",
                     all(n.declared for n in known),
                 ),
+                all(is_whole(v) for v in values),
                 place=site,
             )
         return Unknown(
@@ -388,20 +470,15 @@ class Library(Containers):
         )
 
     def _isinstance(self, value: Value, kind: Value, site: Site, node: cst.Call, frame: Frame) -> Value:
-        names = [k.name for k in plain_leaves(self.force(kind)) if isinstance(k, Namespace)]
+        kinds = plain_leaves(self.force(kind))
         if isinstance(kind, Sequence) and kind.items is not None:
-            names = [k.name for k in kind.items if isinstance(k, Namespace)]
-        if names:
-            if isinstance(value, Tensor) or (isinstance(value, Unknown) and value.is_tensor):
-                return Const("torch.Tensor" in names, place=site)
-            if isinstance(value, Const):
-                actual = f"builtins.{type(value.value).__name__}"
-                return Const(actual in names, place=site)
-            content = self.deref(value, frame)
-            if isinstance(content, Sequence):
-                return Const(f"builtins.{content.kind}" in names, place=site)
-            if isinstance(content, MapValue):
-                return Const("builtins.dict" in names, place=site)
+            kinds = [self.force(item) for item in kind.items]
+        names = [k.name for k in kinds if isinstance(k, Namespace)]
+        actual = self._types_of(value, frame)
+        if actual and any(name in actual for name in names):
+            return Const(True, place=site)
+        if actual and len(names) == len(kinds) and all(name in _PLAIN_TYPES for name in names):
+            return Const(False, place=site)
         cond = Cond(
             "isinstance",
             key_of(value),
@@ -410,3 +487,15 @@ class Library(Containers):
             place=site,
         )
         return Choice(cond, Const(True), Const(False), place=site)
+
+    def _types_of(self, value: Value, frame: Frame) -> tuple[str, ...]:
+        """The built-in types that a value certainly has."""
+        if isinstance(value, Tensor) or (isinstance(value, Unknown) and value.is_tensor):
+            return ("numpy.ndarray" if isinstance(value, Tensor) and value.numpy else "torch.Tensor",)
+        if isinstance(value, Const):
+            own = f"builtins.{type(value.value).__name__}"
+            return (own, "builtins.int") if isinstance(value.value, bool) else (own,)
+        content = self.deref(value, frame)
+        if isinstance(content, Sequence):
+            return (f"builtins.{content.kind}",)
+        return ("builtins.dict",) if isinstance(content, MapValue) else ()

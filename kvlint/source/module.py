@@ -248,8 +248,12 @@ class ModuleIndex:
                 owner.writers.setdefault(first.value, []).append(method)
         elif name == "setattr" and len(node.args) >= 2:
             where, what = node.args[0], node.args[1]
+            mine = owner is not None and me and isinstance(where, ast.Name) and where.id == me
             if isinstance(what, ast.Constant) and isinstance(what.value, str):
-                self.foreign_writes.add(what.value)
+                if mine and owner is not None:
+                    owner.writers.setdefault(what.value, []).append(method)
+                else:
+                    self.foreign_writes.add(what.value)
             elif owner is not None and me and isinstance(where, ast.Name) and where.id == me:
                 owner.dynamic = True
 

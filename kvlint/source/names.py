@@ -14,6 +14,7 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import numpylib
 from .algebra import (
     one_of,
     weakened,
@@ -170,6 +171,8 @@ class Names(Attributes):
                     # Whoever needs the variable sets it first.
                     value = replace(unknown, reason="it starts as None and is set elsewhere")
                 options.append(value)
+            if any(b.kind == "def" for b in bindings) and self._is_replaced(module, name):
+                options.append(replace(unknown, reason="other code puts another function in its place"))
             if name in module.global_writes:
                 options.append(replace(unknown, reason="a function rebinds it through global"))
             value = one_of(options, unknown)
@@ -177,6 +180,10 @@ class Names(Attributes):
             self._busy.discard(key)
         self._globals[key] = value
         return value
+
+    def _is_replaced(self, module: ModuleIndex, name: str) -> bool:
+        corpus = self.files.corpus(module.path)
+        return corpus is not None and corpus.replaces(name)
 
     def _bound_value(self, module: ModuleIndex, name: str, binding: Binding) -> Value:
         if binding.kind == "def":
@@ -271,6 +278,12 @@ class Names(Attributes):
                 return DType(dtype)
             if name in ("inf",):
                 return Const(float("inf"))
+        if namespace == "numpy":
+            named = numpylib.dtype_named(name)
+            if named is not None:
+                return named
+        if full == "numpy.newaxis":
+            return Const(None)
         if full in ("math.inf", "numpy.inf"):
             return Const(float("inf"))
         if full in ("math.pi",):

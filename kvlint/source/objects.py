@@ -94,6 +94,13 @@ class PartialCall(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordType(Value):
+    """What ``collections.namedtuple`` makes: a class of tuples with named items."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ref(Value):
     """A mutable list or dict; its content is in the state."""
 

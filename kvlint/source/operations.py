@@ -53,18 +53,19 @@ from .syntax import (
 )
 from .torchlib import (
     Test,
-    arithmetic,
     as_tensor,
     compare,
     integer_of,
     invert,
     is_multiple,
+    is_whole,
     key_of,
     label_of,
     number_of,
     remainder_of,
     scalar,
 )
+from .transfer import arithmetic
 
 
 class Operations(Results):
@@ -92,7 +93,7 @@ class Operations(Results):
                 except TypeError:
                     pass
             if isinstance(leaf, Number) and isinstance(node.operator, cst.Minus):
-                return Number(-leaf.num, place=site)
+                return Number(-leaf.num, leaf.whole, place=site)
             if isinstance(node.operator, cst.BitInvert):
                 tensor = as_tensor(leaf)
                 if tensor is not None:
@@ -100,7 +101,7 @@ class Operations(Results):
             if isinstance(leaf, Unknown) and isinstance(node.operator, cst.Minus):
                 num = number_of(leaf)
                 if num is not None:
-                    return Number(-num, place=site)
+                    return Number(-num, is_whole(leaf), place=site)
             tensor = as_tensor(leaf) if isinstance(leaf, Tensor) else None
             if tensor is not None:
                 return replace(tensor, key=("neg", tensor.key), content=Content())
@@ -172,13 +173,8 @@ class Operations(Results):
             if x is not None and y is not None:
                 result = calculate(x, operator, y)
                 if result is not None:
-                    value = scalar(result, site)
-                    if (isinstance(a, Unknown) and not a.declared) or (
-                        isinstance(b, Unknown) and not b.declared
-                    ):
-                        # It may as well be tensor arithmetic.
-                        return value
-                    return value
+                    closed = operator in ("+", "-", "*", "//", "%") and is_whole(a) and is_whole(b)
+                    return scalar(result, site, closed)
         label = f"{label_of(a)} {operator} {label_of(b)}"
         return Unknown(
             ("binary", operator, key_of(a), key_of(b)), label, "its operands are not known", place=site
@@ -376,6 +372,8 @@ class Operations(Results):
                         Cond("none", a.key, label=positive(label(), negative), place=site), not negative
                     )
                 return Const(negative, place=site)
+            if isinstance(b, Tensor) and not isinstance(a, Tensor) and kind in (cst.Equal, cst.NotEqual):
+                a, b = b, a
             if isinstance(a, Tensor) and kind in (cst.Equal, cst.NotEqual):
                 return compare(a, "!=" if negative else "==", b, site)
             if isinstance(b, (Const, DType)):
@@ -384,9 +382,9 @@ class Operations(Results):
                 if isinstance(a, Number) and a.num.const is not None:
                     return Const((a.num.const == value) != negative, place=site)
                 if isinstance(a, (Unknown, Number)) and is_hashable(value):
-                    return test(
-                        Cond("eq", key, value, label=positive(label(), negative), place=site), not negative
-                    )
+                    whole = is_whole(a)
+                    text = positive(label(), negative)
+                    return test(Cond("eq", key, value, label=text, place=site, whole=whole), not negative)
                 if isinstance(a, (Func, ClassRef, Namespace, Sequence, Instance)):
                     return Const(negative, place=site)
             if key_of(a) == key_of(b) and isinstance(a, (Unknown, Number)):
@@ -412,23 +410,25 @@ class Operations(Results):
             if isinstance(a, Tensor):
                 return compare(a, ORDER[kind], b, site)
             symbol = ORDER[kind]
-            if isinstance(a, Const) and not isinstance(b, Const):
+            if (isinstance(a, Const) and not isinstance(b, Const)) or isinstance(b, Tensor):
                 a, b = b, a
                 symbol = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[symbol]
+            if isinstance(a, Tensor):
+                return compare(a, symbol, b, site)
             if (
                 isinstance(b, Const)
                 and isinstance(b.value, (int, float))
                 and isinstance(a, (Unknown, Number))
             ):
                 key = key_of(a)
+                bound: int | float = b.value
+                whole = is_whole(a)
                 if symbol in ("<", "<="):
-                    return test(
-                        Cond("lt" if symbol == "<" else "le", key, b.value, label=label(), place=site)
-                    )
+                    kind_name = "lt" if symbol == "<" else "le"
+                    return test(Cond(kind_name, key, bound, label=label(), place=site, whole=whole))
+                kind_name = "le" if symbol == ">" else "lt"
                 flipped = negated(label())
-                return test(
-                    Cond("le" if symbol == ">" else "lt", key, b.value, label=flipped, place=site), False
-                )
+                return test(Cond(kind_name, key, bound, label=flipped, place=site, whole=whole), False)
             return test(Cond("opaque", (symbol, key_of(a), key_of(b)), label=label(), place=site))
         if kind in (cst.In, cst.NotIn):
             content = self.deref(b, frame)

@@ -230,7 +230,7 @@ class _Reading:
         records, views = len(interpreter.records), len(interpreter.views)
         self._run(func, names)
         for _ in range(ROUNDS):
-            told = self.flow.improve(interpreter.records[records:])
+            told = self.flow.improve(func, interpreter.records[records:])
             interpreter.limit = limit
             if not told:
                 break

@@ -29,6 +29,7 @@ from .algebra import (
     slice_size,
 )
 from .chunk import Site
+from .masks import indexed_ramp
 from .objects import (
     MapValue,
 )
@@ -263,6 +264,7 @@ class Subscripts(Operations):
                 tensor.content,
                 triangle=None,
                 values=None,
+                ramp=None,
                 cut=label_of(bound) if bound is not None else tensor.content.cut,
             )
         elif len(indices) == 2 and all(
@@ -273,7 +275,10 @@ class Subscripts(Operations):
             whole = tensor.content
             content = Content(fill=whole.fill, additive=whole.additive, polarity=whole.polarity)
             if _keeps_matrix(expanded, len(own) if own is not None else None):
-                content = replace(content, triangle=whole.triangle, band=whole.band)
+                content = replace(content, triangle=whole.triangle, band=whole.band, strip=whole.strip)
+        if not advanced and tensor.content.ramp is not None:
+            rank = len(own) if own is not None else None
+            content = replace(content, ramp=indexed_ramp(tensor.content.ramp, rank, expanded))
         if advanced:
             fresh = isinstance(storage, tuple) and storage[:1] == ("fresh",)
             copied = None if fresh else Note(f"{tensor.label}[...] with an index tensor is a copy", site)

@@ -146,6 +146,8 @@ def assigned_names(nodes: Iterable[Any]) -> set[str]:
                     targets.extend(e.value for e in target.elements)
         elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
             found.add(node.name.value)
+        elif isinstance(node, cst.MatchMapping) and node.rest is not None:
+            found.add(node.rest.value)
         elif isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             continue
         pending.extend(node.children)

@@ -27,6 +27,11 @@ from kvlint.contract.values import (
     Value,
 )
 
+from . import masks
+from .objects import Namespace
+
+# What the types of Python name as a dtype.
+PYTHON_DTYPES = {"builtins.bool": "bool", "builtins.int": "int64", "builtins.float": "float64"}
 # What torch.set_default_dtype can make of a tensor created without a dtype.
 DEFAULT_FLOAT = ("float32", "bfloat16", "float16")
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -41,7 +46,7 @@ _DTYPE_ALIASES = {
     "bool": "bool",
 }
 _DTYPES = (*FLOATING, "int8", "int16", "int32", "int64", "uint8", "bool", "complex64")
-_RANK = {name: i for i, name in enumerate(("bool", "uint8", "int8", "int16", "int32", "int64"))}
+INTEGERS = {name: i for i, name in enumerate(("bool", "uint8", "int8", "int16", "int32", "int64"))}
 
 
 def dtype_named(name: str) -> str | None:
@@ -101,10 +106,19 @@ def number_of(value: Value) -> Num | None:
     return None
 
 
-def scalar(num: Num, place: Any = None) -> Value:
-    """A value for a number: a constant when it is one."""
+def scalar(num: Num, place: Any = None, whole: bool = False) -> Value:
+    """A value for a number: a constant when it is one; ``whole`` when it is certainly an integer."""
     const = num.const
-    return Const(const, place=place) if const is not None else Number(num, place=place)
+    return Const(const, place=place) if const is not None else Number(num, whole, place=place)
+
+
+def is_whole(value: Value) -> bool:
+    """Whether a value is certainly an integer."""
+    if isinstance(value, Const):
+        return type(value.value) is int
+    if isinstance(value, Unknown):
+        return value.hint is not None and value.hint.name == "int" and not value.hint.optional
+    return isinstance(value, Number) and value.whole
 
 
 def integer_of(value: Value | None) -> int | None:
@@ -127,74 +141,6 @@ class Args:
 
     def integer(self, *names: str) -> int | None:
         return integer_of(self.get(*names))
-
-
-class TorchLib:
-    """Transfer functions. ``site`` is the place results are attributed to."""
-
-    def function(self, name: str, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
-        """Result of ``torch.<name>(...)``; None when nothing is known."""
-        handler = _FUNCTIONS.get(name)
-        if handler is not None:
-            return handler(args, kwargs, site)
-        if name in _AS_METHOD and args:
-            return self.method(args[0], name, args[1:], kwargs, site)
-        return None
-
-    def method(
-        self, receiver: Value, name: str, args: list[Value], kwargs: Mapping[str, Value], site: Any
-    ) -> Value | None:
-        """Result of ``receiver.<name>(...)``; None when nothing is known."""
-        handler = _METHODS.get(name)
-        if handler is None and name.endswith("_") and name[:-1] in _METHODS and not name.startswith("_"):
-            handler = _METHODS[name[:-1]]
-            tensor = as_tensor(receiver)
-            if tensor is None:
-                return None
-            result = handler(tensor, args, kwargs, site)
-            if isinstance(result, Tensor):
-                # In place: the dtype and the memory stay.
-                return replace(
-                    result,
-                    dtypes=tensor.dtypes,
-                    storage=tensor.storage,
-                    copied=tensor.copied,
-                    shape=tensor.shape,
-                    strided=tensor.strided,
-                )
-            return result
-        if handler is None:
-            return None
-        tensor = as_tensor(receiver)
-        return handler(tensor, args, kwargs, site) if tensor is not None else None
-
-    def attribute(self, receiver: Value, name: str, site: Any) -> Value | None:
-        """``receiver.<name>`` for tensor attributes."""
-        tensor = as_tensor(receiver)
-        if tensor is None:
-            return None
-        if name == "shape":
-            return shape_value(tensor, site)
-        if name == "dtype":
-            if tensor.dtypes is not None and len(tensor.dtypes) == 1:
-                return DType(tensor.dtypes[0], place=site)
-            return Unknown(
-                ("dtype", tensor.key),
-                f"{tensor.label}.dtype",
-                tensor.reason or "dtype not visible",
-                place=site,
-            )
-        if name == "device":
-            if tensor.device is not None:
-                return Const(tensor.device, place=site)
-            return Unknown(("device", tensor.key), f"{tensor.label}.device", "device not visible", place=site)
-        if name == "ndim" and tensor.shape is not None:
-            return Const(len(tensor.shape), place=site)
-        if name in ("T", "mT", "H", "mH"):
-            return _transpose(tensor, [Const(-2), Const(-1)], {}, site)
-        if name == "data":
-            return replace(tensor, place=site)
-        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,11 +249,10 @@ def dim_value(tensor: Tensor, axis: int, site: Any) -> Value:
     if tensor.shape is not None and -len(tensor.shape) <= axis < len(tensor.shape):
         dim = tensor.shape[axis]
         if dim is not None:
-            return scalar(dim, site)
+            return scalar(dim, site, True)
         axis %= len(tensor.shape)
-    return Number(
-        Num.atom(("dim", tensor.key, axis), f"{tensor.label}.shape[{axis}]", count=True), place=site
-    )
+    size = Num.atom(("dim", tensor.key, axis), f"{tensor.label}.shape[{axis}]", count=True)
+    return Number(size, True, place=site)
 
 
 def full_shape(tensor: Tensor) -> tuple[Num, ...] | None:
@@ -320,7 +265,7 @@ def full_shape(tensor: Tensor) -> tuple[Num, ...] | None:
     )
 
 
-def _fresh(
+def fresh(
     key: Hashable,
     label: str,
     site: Any,
@@ -342,7 +287,7 @@ def _fresh(
     )
 
 
-def _derived(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
+def derived(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
     base: dict[str, Any] = {
         "key": (key, tensor.key),
         "place": site,
@@ -359,14 +304,14 @@ def _derived(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor
     return replace(tensor, **base)
 
 
-def _copy_note(tensor: Tensor, text: str, site: Any) -> Note | None:
+def copy_note(tensor: Tensor, text: str, site: Any) -> Note | None:
     """Why the result is a copy of memory that somebody else holds; None for a fresh tensor's."""
     if isinstance(tensor.storage, tuple) and tensor.storage[:1] == ("fresh",) and tensor.copied is None:
         return None
     return Note(text, site)
 
 
-def _view(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
+def view_of(tensor: Tensor, key: Hashable, site: Any, **changes: Any) -> Tensor:
     # The axes of a view are other axes.
     base: dict[str, Any] = {"key": (key, tensor.key), "place": site, "joined": None, "padding": None}
     base.update(changes)
@@ -387,15 +332,16 @@ def dims_of(args: list[Value]) -> tuple[Num | None, ...] | None:
     return sizes if sizes else None
 
 
-def _dtype(value: Value | None) -> tuple[str, ...] | None:
+def dtypes_of(value: Value | None) -> tuple[str, ...] | None:
     if isinstance(value, DType):
         return (value.name,)
-    if isinstance(value, Const) and value.value in (int, float, bool):
-        return None
+    if isinstance(value, Namespace):
+        name = PYTHON_DTYPES.get(value.name)
+        return (name,) if name is not None else None
     return None
 
 
-def _device(value: Value | None) -> str | None:
+def device_of(value: Value | None) -> str | None:
     if isinstance(value, Const) and isinstance(value.value, str):
         text = value.value.split(":")[0]
         return text if text in ("cpu", "npu") else None
@@ -429,25 +375,25 @@ def _created(args: list[Value], kwargs: Mapping[str, Value], site: Any, name: st
             "generator",
         }
     )
-    dtypes = _dtype(kwargs.get("dtype"))
+    dtypes = dtypes_of(kwargs.get("dtype"))
     if "dtype" not in kwargs or (isinstance(kwargs["dtype"], Const) and kwargs["dtype"].value is None):
-        dtypes = _default_dtype(fill) if name == "full" else DEFAULT_FLOAT
+        dtypes = default_dtypes(fill) if name == "full" else DEFAULT_FLOAT
     key = (name, site)
-    result = _fresh(
+    result = fresh(
         key,
         f"torch.{name}(...)",
         site,
         dtypes,
         sizes,
         Content(fill=fill) if isinstance(fill, (bool, int, float)) else Content(),
-        _device(kwargs.get("device")),
+        device_of(kwargs.get("device")),
     )
     if stray:
         result = replace(result, fault=Note(f"torch.{name}() takes no argument {stray[0]!r}", site))
     return result
 
 
-def _default_dtype(fill: object) -> tuple[str, ...] | None:
+def default_dtypes(fill: object) -> tuple[str, ...] | None:
     if isinstance(fill, bool):
         return ("bool",)
     if isinstance(fill, int):
@@ -462,10 +408,10 @@ def _like(name: str, fill: object) -> Callable[..., Value | None]:
             return None
         filler = Args("input fill_value", args, kwargs).get("fill_value") if name == "full_like" else None
         value = filler.value if isinstance(filler, Const) else fill
-        dtypes = _dtype(kwargs["dtype"]) if "dtype" in kwargs else tensor.dtypes
+        dtypes = dtypes_of(kwargs["dtype"]) if "dtype" in kwargs else tensor.dtypes
         shape = full_shape(tensor)
         content = Content(fill=value) if isinstance(value, (bool, int, float)) else Content()
-        result = _fresh(
+        result = fresh(
             (name, tensor.key, site),
             f"torch.{name}({tensor.label})",
             site,
@@ -479,49 +425,22 @@ def _like(name: str, fill: object) -> Callable[..., Value | None]:
     return handler
 
 
-def _tensor(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
-    data = args[0] if args else kwargs.get("data")
-    dtypes = _dtype(kwargs.get("dtype"))
-    content = Content()
-    shape: tuple[Num | None, ...] | None = None
-    inferred: tuple[str, ...] | None = None
-    if isinstance(data, Sequence):
-        content = data.content
-        length = Num.of(len(data.items)) if data.items is not None else data.length
-        nested = data.items is not None and any(isinstance(i, Sequence) for i in data.items)
-        shape = None if nested else (length,)
-        if data.items is not None and not nested and data.items:
-            if all(isinstance(i, Const) and type(i.value) is int for i in data.items):
-                inferred = ("int64",)
-                content = replace(
-                    content,
-                    values=tuple(
-                        i.value for i in data.items if isinstance(i, Const) and isinstance(i.value, int)
-                    ),
-                )
-            elif all(isinstance(i, Const) and type(i.value) is float for i in data.items):
-                inferred = DEFAULT_FLOAT
-    elif isinstance(data, Const) and isinstance(data.value, (bool, int, float)):
-        shape, inferred = (), _default_dtype(data.value)
-    if "dtype" in kwargs:
-        inferred = dtypes
-    # Without a device a new tensor is on the host.
-    device = _device(kwargs.get("device")) if "device" in kwargs else "cpu"
-    key = ("tensor", key_of(data), site) if data is not None else ("tensor", site)
-    return _fresh(key, "torch.tensor(...)", site, inferred, shape, content, device)
-
-
-def _arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
+def arange(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     numbers = [number_of(arg) for arg in args]
     size: Num | None = None
     if len(numbers) == 1 and numbers[0] is not None:
         size = numbers[0]
     elif len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
         size = numbers[1] - numbers[0]
+    step = integer_of(args[2]) if len(args) > 2 else 1
+    ramp = masks.counting(Num.of(0) if len(args) == 1 else numbers[0] if args else None, step)
+    if step == 1 and len(numbers) == 3 and numbers[0] is not None and numbers[1] is not None:
+        size = numbers[1] - numbers[0]
     floats = any(isinstance(a, Const) and isinstance(a.value, float) for a in args)
-    dtypes = _dtype(kwargs["dtype"]) if "dtype" in kwargs else (DEFAULT_FLOAT if floats else ("int64",))
+    dtypes = dtypes_of(kwargs["dtype"]) if "dtype" in kwargs else (DEFAULT_FLOAT if floats else ("int64",))
     key = ("arange", *(key_of(a) for a in args))
-    return _fresh(key, "torch.arange(...)", site, dtypes, (size,), Content(), _device(kwargs.get("device")))
+    content = Content(ramp=ramp if not kwargs.keys() & {"start", "end", "step"} and not floats else None)
+    return fresh(key, "torch.arange(...)", site, dtypes, (size,), content, device_of(kwargs.get("device")))
 
 
 def _diagonal(args: list[Value], kwargs: Mapping[str, Value]) -> Num | None:
@@ -539,7 +458,7 @@ def _tri(upper: bool) -> Callable[..., Value | None]:
         negative = isinstance(filled, (int, float)) and not isinstance(filled, bool) and filled < 0
         if filled and diagonal is not None:
             content = Content(triangle=Triangle(upper, diagonal), additive=negative)
-        return _derived(tensor, (name, diagonal), site, content=content, label=f"{name}({tensor.label})")
+        return derived(tensor, (name, diagonal), site, content=content, label=f"{name}({tensor.label})")
 
     return handler
 
@@ -554,8 +473,10 @@ def _as_function(handler: Callable[..., Value | None]) -> Callable[..., Value | 
     return function
 
 
-def _cast_content(tensor: Tensor, dtype: str) -> Content:
+def cast_content(tensor: Tensor, dtype: str) -> Content:
     content = tensor.content
+    if dtype not in ("int32", "int64", "float32", "float64"):
+        content = masks.without_ramp(content)
     if content.additive:
         # Cast to bool, every negative entry becomes True: those are the hidden positions.
         polarity = Polarity.HIDE if dtype == "bool" else content.polarity
@@ -563,7 +484,7 @@ def _cast_content(tensor: Tensor, dtype: str) -> Content:
     return content
 
 
-def _to(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+def converted(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
     bound = list(args)
     dtype: Value | None = kwargs.get("dtype")
     device: Value | None = kwargs.get("device")
@@ -571,6 +492,9 @@ def _to(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: An
     for value in bound:
         if isinstance(value, DType):
             dtype = value
+        elif isinstance(value, Namespace):
+            dtype = DType(PYTHON_DTYPES[value.name]) if value.name in PYTHON_DTYPES else None
+            opaque = opaque or dtype is None
         elif isinstance(value, Const) and isinstance(value.value, str):
             device = value
         elif isinstance(value, Tensor):
@@ -595,11 +519,11 @@ def _to(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: An
     copied = tensor.copied
     storage = tensor.storage
     if isinstance(dtype, DType):
-        content = _cast_content(tensor, dtype.name)
+        content = cast_content(tensor, dtype.name)
         if tensor.dtypes is None:
             storage = None
         elif tensor.dtypes != (dtype.name,):
-            copied = _copy_note(tensor, f"{tensor.label}.to({dtype.name}) is a copy", site)
+            copied = copy_note(tensor, f"{tensor.label}.to({dtype.name}) is a copy", site)
             storage = ("fresh", "to", tensor.key, site)
         dtypes = (dtype.name,)
     elif opaque:
@@ -607,7 +531,7 @@ def _to(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: An
         storage = None
     place_device = tensor.device
     if device is not None:
-        place_device = _device(device)
+        place_device = device_of(device)
         if place_device != tensor.device:
             storage = None
     extra = (
@@ -631,7 +555,7 @@ def _to(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: An
 
 def _cast(dtype: str) -> Callable[..., Value | None]:
     def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
-        return _to(tensor, [DType(dtype)], {}, site)
+        return converted(tensor, [DType(dtype)], {}, site)
 
     return handler
 
@@ -655,7 +579,7 @@ def _clone(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site:
         tensor,
         key=("clone", tensor.key),
         storage=("fresh", "clone", site),
-        copied=_copy_note(tensor, f"{tensor.label}.clone() is a copy", site),
+        copied=copy_note(tensor, f"{tensor.label}.clone() is a copy", site),
         contiguous=None if tensor.strided else tensor.contiguous,
     )
 
@@ -669,7 +593,7 @@ def _contiguous(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], 
             gaps=False,
             contiguous=True,
             storage=("fresh", "contiguous", tensor.key),
-            copied=_copy_note(tensor, f"{tensor.label}.contiguous() is a copy", site),
+            copied=copy_note(tensor, f"{tensor.label}.contiguous() is a copy", site),
             place=site,
         )
     return replace(tensor, contiguous=True, storage=tensor.storage if tensor.contiguous else None)
@@ -738,10 +662,11 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
             "axes": True,
             "regrouped": tensor.regrouped or _regrouping(tensor, sizes, site),
         }
-        content = tensor.content
-        if content.triangle is not None or content.band:
+        ramp = masks.viewed_ramp(tensor.content.ramp, _dims(tensor), sizes)
+        content = replace(tensor.content, ramp=ramp)
+        if content.triangle is not None or content.band or content.strip:
             kept = sizes is not None and tensor.shape is not None and sizes[-2:] == tensor.shape[-2:]
-            content = content if kept else replace(content, triangle=None, band=False)
+            content = content if kept else replace(content, triangle=None, band=False, strip=False)
         changes["content"] = content
         if tensor.strided is not None:
             merged = sizes is not None and (tensor.shape is None or len(sizes) < len(tensor.shape))
@@ -750,7 +675,7 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
                 changes["storage"] = None
                 if merged:
                     changes["storage"] = ("fresh", "reshape", tensor.key)
-                    changes["copied"] = _copy_note(
+                    changes["copied"] = copy_note(
                         tensor,
                         f"{tensor.label}.reshape(...) has to copy, because {tensor.strided.text}",
                         site,
@@ -761,7 +686,7 @@ def _view_as(copying: bool) -> Callable[..., Value | None]:
             changes["strided"] = None if copying or merged else tensor.strided
         elif copying and not tensor.contiguous:
             changes["storage"] = tensor.storage if tensor.contiguous else None
-        return _view(tensor, flat, site, **changes)
+        return view_of(tensor, flat, site, **changes)
 
     return handler
 
@@ -797,7 +722,7 @@ def _one_wide(size: Num | None) -> bool:
     return size is not None and size.integer == 1
 
 
-def _transpose(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
+def transposed(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     bound = Args("dim0 dim1", args, kwargs)
     first, second = bound.integer("dim0"), bound.integer("dim1")
     shape = full_shape(tensor)
@@ -811,23 +736,27 @@ def _transpose(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
         ):
             return replace(tensor, key=tensor.key[1], strided=None, contiguous=None, shape=None, order=None)
         if tensor.strided is not None:
-            return _view(
+            return view_of(
                 tensor, key, site, strided=None, contiguous=None, order=None, shape=None, content=Content()
             )
         note = Note(f"{tensor.label}.transpose(...) is a strided view", site)
-        return _view(tensor, key, site, strided=note, contiguous=False, shape=None, content=Content())
+        return view_of(tensor, key, site, strided=note, contiguous=False, shape=None, content=Content())
     rank = len(shape)
     if not (-rank <= first < rank and -rank <= second < rank):
-        return _view(tensor, key, site, shape=None, strided=None, contiguous=None, order=None)
+        return view_of(
+            tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
+        )
     axes = list(range(rank))
     axes[first % rank], axes[second % rank] = axes[second % rank], axes[first % rank]
     moved = tuple(shape[axis] for axis in axes)
-    content = (
-        tensor.content
-        if first % rank == second % rank
-        else Content(additive=tensor.content.additive, polarity=tensor.content.polarity)
+    content = tensor.content
+    if {first % rank, second % rank} == {rank - 1, rank - 2}:
+        content = masks.transposed_content(content)
+    elif first % rank != second % rank:
+        content = Content(additive=content.additive, polarity=content.polarity)
+    return view_of(
+        tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "transpose", site)
     )
-    return _view(tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "transpose", site))
 
 
 def _permute(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -838,17 +767,17 @@ def _permute(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
     axes = [axis for axis in wanted if axis is not None]
     rank = len(axes)
     if not wanted or len(axes) != len(wanted) or sorted(a % rank for a in axes) != list(range(rank)):
-        return _view(
+        return view_of(
             tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
         )
     axes = [axis % rank for axis in axes]
     if shape is not None and len(shape) != rank:
-        return _view(
+        return view_of(
             tensor, key, site, shape=None, strided=None, contiguous=None, order=None, content=Content()
         )
     moved = tuple(shape[axis] for axis in axes) if shape is not None else None
     content = tensor.content if axes == list(range(rank)) else Content()
-    return _view(tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "permute", site))
+    return view_of(tensor, key, site, shape=moved, content=content, **_ordered(tensor, axes, "permute", site))
 
 
 def _unsqueeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -866,7 +795,14 @@ def _unsqueeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
             if at is not None and 0 <= at <= len(order) and shape is not None
             else None
         )
-    return _view(tensor, ("unsqueeze", axis), site, shape=shape, order=order)
+    content = tensor.content
+    if content.ramp is not None:
+        rank = _dims(tensor)
+        at = None if axis is None or rank is None else axis if axis >= 0 else axis + rank + 1
+        indices: list[Any] = [(None, None, None)] * (at or 0) + [Const(None)]
+        ramp = masks.indexed_ramp(content.ramp, rank, indices) if at is not None else None
+        content = replace(content, ramp=ramp)
+    return view_of(tensor, ("unsqueeze", axis), site, shape=shape, order=order, content=content)
 
 
 def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -891,7 +827,8 @@ def _squeeze(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
         order = _ranked([rank for i, rank in enumerate(order) if i != axis % len(tensor.shape)])
     elif shape is None:
         order = None
-    return _view(tensor, ("squeeze", axis), site, shape=shape, order=order)
+    content = tensor.content if axis == 0 and (_dims(tensor) or 0) > 2 else masks.without_ramp(tensor.content)
+    return view_of(tensor, ("squeeze", axis), site, shape=shape, order=order, content=content)
 
 
 def _ranked(order: list[int]) -> tuple[int, ...]:
@@ -912,7 +849,7 @@ def _expand(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
             else:
                 out.append(size)
         shape = tuple(out)
-    return _view(tensor, ("expand", *(key_of(a) for a in args)), site, shape=shape, contiguous=None)
+    return view_of(tensor, ("expand", *(key_of(a) for a in args)), site, shape=shape, contiguous=None)
 
 
 def _repeat(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -922,12 +859,12 @@ def _repeat(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
     if counts is not None and own is not None and len(counts) >= len(own):
         padded = (Num.of(1),) * (len(counts) - len(own)) + own
         shape = tuple(c * d if c is not None else None for c, d in zip(counts, padded, strict=True))
-    return _derived(
+    return derived(
         tensor,
         ("repeat", *(key_of(a) for a in args)),
         site,
         shape=shape,
-        content=replace(tensor.content, triangle=None, values=None),
+        content=replace(tensor.content, triangle=None, values=None, ramp=None, strip=False),
     )
 
 
@@ -945,7 +882,7 @@ def _flatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
         shape = (*own[:first], product, *own[last + 1 :])
     elif own is None and start == 0 and end == -1:
         shape = (None,)
-    changes: dict[str, Any] = {"shape": shape, "content": replace(tensor.content, triangle=None)}
+    changes: dict[str, Any] = {"shape": shape, "content": replace(tensor.content, triangle=None, ramp=None)}
     if tensor.strided is not None:
         if (
             tensor.order is not None
@@ -964,20 +901,20 @@ def _flatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
                 # The merged axes lie next to each other in memory: still a view.
                 kept = merged[0] if merged else tensor.order[first]
                 order = _ranked([*tensor.order[:first], kept, *tensor.order[last + 1 :]])
-                return _view(tensor, ("flatten", start, end), site, order=order, **changes)
+                return view_of(tensor, ("flatten", start, end), site, order=order, **changes)
         changes.update(
             strided=None,
             order=None,
             gaps=False,
             contiguous=True,
             storage=("fresh", "flatten", tensor.key),
-            copied=_copy_note(
+            copied=copy_note(
                 tensor, f"{tensor.label}.flatten() has to copy, because {tensor.strided.text}", site
             ),
         )
     elif not tensor.contiguous:
         changes["storage"] = None
-    return _view(tensor, ("flatten", start, end), site, **changes)
+    return view_of(tensor, ("flatten", start, end), site, **changes)
 
 
 def _unflatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -991,7 +928,8 @@ def _unflatten(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], s
         real = axis % len(own)
         solved = [s if s is None or s.integer != -1 else None for s in sizes]
         shape = (*own[:real], *solved, *own[real + 1 :])
-    return _view(tensor, ("unflatten", axis, key_of(sizes_value) if sizes_value else None), site, shape=shape)
+    key = ("unflatten", axis, key_of(sizes_value) if sizes_value else None)
+    return view_of(tensor, key, site, shape=shape, content=masks.without_ramp(tensor.content))
 
 
 def _pieces(
@@ -1014,7 +952,7 @@ def _pieces(
             changed: list[Num | None] = list(own)
             changed[axis] = size
             shape = tuple(changed)
-        return _view(
+        return view_of(
             tensor,
             (name, index, axis, size),
             site,
@@ -1107,7 +1045,7 @@ def select(tensor: Tensor, axis: int, site: Any, index: Hashable = None) -> Tens
         if axis == 0 and tensor.content.fill is not None
         else Content()
     )
-    return _view(
+    return view_of(
         tensor,
         ("select", axis, index),
         site,
@@ -1124,13 +1062,13 @@ def select(tensor: Tensor, axis: int, site: Any, index: Hashable = None) -> Tens
 
 
 def _cumsum(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
-    dtypes = _dtype(kwargs.get("dtype")) or (
-        ("int64",) if tensor.dtypes and tensor.dtypes[0] in _RANK else tensor.dtypes
+    dtypes = dtypes_of(kwargs.get("dtype")) or (
+        ("int64",) if tensor.dtypes and tensor.dtypes[0] in INTEGERS else tensor.dtypes
     )
     if tensor.content.fill == 1 and tensor.shape is not None and len(tensor.shape) == 1:
         # 1, 2, 3 ...: the running sum of one token per request.
         pass
-    return _derived(
+    return derived(
         tensor,
         ("cumsum",),
         site,
@@ -1141,7 +1079,7 @@ def _cumsum(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
 
 
 def _diff(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
-    return _derived(
+    return derived(
         tensor,
         ("diff", *(key_of(v) for v in kwargs.values())),
         site,
@@ -1180,7 +1118,9 @@ def _is_floating_point(
 
 def _item(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     counted = tensor.content.counts or tensor.content.lengths is not None
-    return Number(Num.atom(("item", tensor.key), f"{tensor.label}.item()", count=counted), place=site)
+    whole = tensor.dtypes is not None and all(name in INTEGERS and name != "bool" for name in tensor.dtypes)
+    number = Num.atom(("item", tensor.key), f"{tensor.label}.item()", count=counted)
+    return Number(number, whole or counted, place=site)
 
 
 def _reduce(name: str) -> Callable[..., Value | None]:
@@ -1193,8 +1133,8 @@ def _reduce(name: str) -> Callable[..., Value | None]:
                 place=site,
             )
         content = Content(counts=tensor.content.counts or tensor.content.lengths is not None)
-        result = _derived(tensor, (name,), site, shape=(), content=content, label=f"{tensor.label}.{name}()")
-        if name == "sum" and tensor.dtypes and all(dtype in _RANK for dtype in tensor.dtypes):
+        result = derived(tensor, (name,), site, shape=(), content=content, label=f"{tensor.label}.{name}()")
+        if name == "sum" and tensor.dtypes and all(dtype in INTEGERS for dtype in tensor.dtypes):
             return replace(result, dtypes=("int64",))
         return result
 
@@ -1225,7 +1165,7 @@ def _repeat_interleave(tensor: Tensor, args: list[Value], kwargs: Mapping[str, V
         rows=counts,
     )
     key = ("repeat_interleave", key_of(repeats) if repeats is not None else None, axis)
-    return _derived(
+    return derived(
         tensor, key, site, shape=shape, content=content, label=f"{tensor.label}.repeat_interleave(...)"
     )
 
@@ -1240,9 +1180,13 @@ def _masked_fill(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value],
         value = filler.value if isinstance(filler, Const) else None
         negative = isinstance(value, (int, float)) and not isinstance(value, bool) and value < -1
         content = Content(
-            triangle=source.triangle, band=source.band, additive=negative, polarity=source.polarity
+            triangle=source.triangle,
+            band=source.band,
+            strip=source.strip,
+            additive=negative,
+            polarity=source.polarity,
         )
-    return _derived(tensor, ("masked_fill", key_of(mask) if mask else None), site, content=content)
+    return derived(tensor, ("masked_fill", key_of(mask) if mask else None), site, content=content)
 
 
 def _not(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -1260,12 +1204,11 @@ def invert(tensor: Tensor, site: Any) -> Tensor:
     if content.polarity is not None:
         polarity = Polarity.KEEP if content.polarity is Polarity.HIDE else Polarity.HIDE
     fill = (not content.fill) if content.fill is not None else None
-    triangle = content.triangle.inverted() if content.triangle is not None else None
-    return _derived(
+    return derived(
         tensor,
         ("not",),
         site,
-        content=Content(fill=fill, triangle=triangle, polarity=polarity),
+        content=replace(masks.inverted_region(content), fill=fill, polarity=polarity),
         label=f"~{tensor.label}",
     )
 
@@ -1276,7 +1219,10 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
     constant = other.value if isinstance(other, Const) else None
     zero = isinstance(constant, (int, float)) and constant == 0
     source = tensor.content
-    if zero and source.fill is not None and operator in ("==", "!="):
+    triangle = masks.triangle_of(tensor, operator, other)
+    if triangle is not None:
+        content = Content(triangle=triangle)
+    elif zero and source.fill is not None and operator in ("==", "!="):
         content = Content(fill=(source.fill == 0) == (operator == "=="))
     elif (
         (zero and operator == "!=")
@@ -1286,6 +1232,7 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
         content = Content(
             triangle=source.triangle,
             band=source.band,
+            strip=source.strip,
             polarity=Polarity.HIDE if source.additive else source.polarity,
         )
     elif zero and operator == "==":
@@ -1296,14 +1243,14 @@ def compare(tensor: Tensor, operator: str, other: Value, site: Any) -> Tensor:
             ),
             site,
         ).content
-    return _derived(
+    return derived(
         tensor,
         (operator, key_of(other)),
         site,
         dtypes=("bool",),
         content=content,
         label=f"{tensor.label} {operator} {label_of(other)}",
-        shape=full_shape(tensor) if isinstance(other, (Const, Number)) else None,
+        shape=broadcast(tensor, tensor, as_tensor(other), other),
     )
 
 
@@ -1319,11 +1266,11 @@ def promote(left: Value, right: Value) -> tuple[str, ...] | None:
         if x == y:
             return (x,)
         # A 0-d tensor does not promote a tensor with axes within its kind.
-        if ranks_a == 0 and ranks_b is not None and ranks_b > 0 and _kind(x) <= _kind(y):
+        if ranks_a == 0 and ranks_b is not None and ranks_b > 0 and kind_of(x) <= kind_of(y):
             return (y,)
-        if ranks_b == 0 and ranks_a is not None and ranks_a > 0 and _kind(y) <= _kind(x):
+        if ranks_b == 0 and ranks_a is not None and ranks_a > 0 and kind_of(y) <= kind_of(x):
             return (x,)
-        return _join_dtypes(x, y)
+        return join_dtypes(x, y)
     tensor = tensors[0]
     other = right if tensor is left else left
     if tensor.dtypes == DEFAULT_FLOAT and isinstance(other, (Const, Number)):
@@ -1331,7 +1278,7 @@ def promote(left: Value, right: Value) -> tuple[str, ...] | None:
     if tensor.dtypes is None or len(tensor.dtypes) != 1:
         return None
     if isinstance(other, Const):
-        if isinstance(other.value, float) and tensor.dtypes[0] in _RANK:
+        if isinstance(other.value, float) and tensor.dtypes[0] in INTEGERS:
             return ("float32",)
         if isinstance(other.value, int) and not isinstance(other.value, bool) and tensor.dtypes[0] == "bool":
             return ("int64",)
@@ -1361,13 +1308,13 @@ def _dims(tensor: Tensor) -> int | None:
     return len(tensor.shape) if tensor.shape is not None else None
 
 
-def _kind(name: str) -> int:
-    return 0 if name == "bool" else 1 if name in _RANK else 2
+def kind_of(name: str) -> int:
+    return 0 if name == "bool" else 1 if name in INTEGERS else 2
 
 
-def _join_dtypes(x: str, y: str) -> tuple[str, ...] | None:
-    if _kind(x) == 2 or _kind(y) == 2:
-        floats = [n for n in (x, y) if _kind(n) == 2]
+def join_dtypes(x: str, y: str) -> tuple[str, ...] | None:
+    if kind_of(x) == 2 or kind_of(y) == 2:
+        floats = [n for n in (x, y) if kind_of(n) == 2]
         if len(floats) == 1:
             return (floats[0],)
         order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
@@ -1376,7 +1323,7 @@ def _join_dtypes(x: str, y: str) -> tuple[str, ...] | None:
         return ("float32",) if order[x] == order[y] else (max(floats, key=lambda n: order[n]),)
     if "uint8" in (x, y) and "int8" in (x, y):
         return ("int16",)
-    return (max((x, y), key=lambda n: _RANK[n]),)
+    return (max((x, y), key=lambda n: INTEGERS[n]),)
 
 
 def arithmetic(left: Value, operator: str, right: Value, site: Any) -> Value | None:
@@ -1390,20 +1337,18 @@ def arithmetic(left: Value, operator: str, right: Value, site: Any) -> Value | N
     if operator == "/":
         dtypes = tensor.dtypes if tensor.dtypes and tensor.dtypes[0] in FLOATING else None
     content = _combined_content(left, operator, right)
-    shape = _broadcast(a, left, b, right)
+    shape = broadcast(a, left, b, right)
     both = (key_of(left), key_of(right))
     device = tensor.device
     label = f"{label_of(left)} {operator} {label_of(right)}"
-    result = _fresh((operator, *both), label, site, dtypes, shape, content, device)
+    result = fresh((operator, *both), label, site, dtypes, shape, content, device)
     if tensor.fault is not None:
         result = replace(result, fault=tensor.fault)
     axes = any(t is not None and (t.axes or bool(t.shape)) for t in (a, b))
     return replace(result, reason=f"the result of {label}", axes=axes)
 
 
-def _broadcast(
-    a: Tensor | None, left: Value, b: Tensor | None, right: Value
-) -> tuple[Num | None, ...] | None:
+def broadcast(a: Tensor | None, left: Value, b: Tensor | None, right: Value) -> tuple[Num | None, ...] | None:
     if isinstance(left, (Const, Number)):
         return full_shape(b) if b is not None else None
     if isinstance(right, (Const, Number)):
@@ -1426,6 +1371,14 @@ def _broadcast(
 
 
 def _combined_content(left: Value, operator: str, right: Value) -> Content:
+    ramp = masks.combined(left, operator, right)
+    if ramp is not None:
+        return Content(ramp=ramp)
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        region = masks.REGIONS.get(operator)
+        found = region(left.content, right.content) if region is not None else None
+        if found is not None:
+            return found
     for value, other in ((left, right), (right, left)):
         if not isinstance(value, Tensor):
             continue
@@ -1434,13 +1387,9 @@ def _combined_content(left: Value, operator: str, right: Value) -> Content:
         if operator == "*" and isinstance(constant, (int, float)) and not isinstance(constant, bool):
             if constant < -1:
                 # Anything times a large negative number is made to be added to scores.
-                return replace(content, additive=True, fill=None, polarity=None, lengths=None, values=None)
+                kept = Content(triangle=content.triangle, band=content.band, strip=content.strip)
+                return replace(kept, additive=True)
             return Content(triangle=content.triangle if constant else None)
-        both = (
-            isinstance(other, Tensor) and content.triangle is not None and other.content.triangle is not None
-        )
-        if operator in ("|", "+") and both:
-            return Content(band=True)
         if operator == "+" and isinstance(constant, int) and content.lengths is LengthForm.PER_SEQUENCE:
             return Content(lengths=LengthForm.PER_SEQUENCE, rows=content.rows)
         if operator in ("+", "-") and content.rows is not None:
@@ -1469,7 +1418,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
             changed[axis] = own[axis] * items.length if items.length is not None else None
             shape = tuple(changed)
         content = Content(gathered=element.content.gathered)
-        return _derived(element, ("cat", axis), site, shape=shape, content=content, label="torch.cat(...)")
+        return derived(element, ("cat", axis), site, shape=shape, content=content, label="torch.cat(...)")
     if not parts or any(p is None for p in parts):
         return None
     known = [p for p in parts if p is not None]
@@ -1488,7 +1437,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         changed[axis] = total
         shape = tuple(changed)
     dtypes = known[0].dtypes if all(p.dtypes == known[0].dtypes for p in known) else None
-    result = _fresh(
+    result = fresh(
         ("cat", axis, *(p.key for p in known)),
         "torch.cat(...)",
         site,
@@ -1520,7 +1469,7 @@ def _stack(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value |
         shape = tuple(changed)
     key = ("stack", axis, *(p.key for p in parts if p is not None))
     content = Content(slots="pairs") if len(parts) == 2 and axis in (1, -1) else Content()
-    return replace(_fresh(key, "torch.stack(...)", site, first.dtypes, shape, content, first.device))
+    return replace(fresh(key, "torch.stack(...)", site, first.dtypes, shape, content, first.device))
 
 
 def _where(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
@@ -1533,12 +1482,13 @@ def _where(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value |
     first, second = (v.value if isinstance(v, Const) else None for v in (yes, no))
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         if second == 0 and first != 0:
-            content = Content(triangle=hidden.triangle, additive=first < -1)
-        elif first == 0 and second != 0 and hidden.triangle is not None:
-            content = Content(triangle=hidden.triangle.inverted(), additive=second < -1)
+            region = Content(triangle=hidden.triangle, band=hidden.band, strip=hidden.strip)
+            content = replace(region, additive=first < -1)
+        elif first == 0 and second != 0:
+            content = replace(masks.inverted_region(hidden), additive=second < -1)
     dtypes = next((v.dtypes for v in (yes, no) if isinstance(v, Tensor)), None)
     key = ("where", *(key_of(a) for a in args))
-    return _fresh(
+    return fresh(
         key, "torch.where(...)", site, dtypes, full_shape(cond) if cond is not None else None, content
     )
 
@@ -1548,7 +1498,7 @@ def _new(name: str, fill: object) -> Callable[..., Value | None]:
         full = "full" if name == "new_full" else "zeros"
         result = _created(args, {**kwargs, "dtype": kwargs.get("dtype", DType("float32"))}, site, full, fill)
         if isinstance(result, Tensor):
-            dtypes = _dtype(kwargs["dtype"]) if "dtype" in kwargs else tensor.dtypes
+            dtypes = dtypes_of(kwargs["dtype"]) if "dtype" in kwargs else tensor.dtypes
             return replace(result, dtypes=dtypes, device=tensor.device, key=(name, tensor.key, site))
         return result
 
@@ -1573,7 +1523,7 @@ def _narrow(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
         changed[axis] = number_of(length) if length is not None else None
         shape = tuple(changed)
     strided = tensor.strided if axis == 0 else Note(f"{tensor.label}.narrow(...) is a strided view", site)
-    return _view(
+    return view_of(
         tensor,
         ("narrow", *(key_of(a) for a in args)),
         site,
@@ -1594,7 +1544,7 @@ def _select(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
 
 
 def _gather(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
-    return _derived(tensor, ("gather", *(key_of(a) for a in args)), site, shape=None, content=Content())
+    return derived(tensor, ("gather", *(key_of(a) for a in args)), site, shape=None, content=Content())
 
 
 def _copy(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -1619,7 +1569,7 @@ def _zero(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: 
 def _elementwise(name: str) -> Callable[..., Value | None]:
     def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
         lengths = tensor.content.lengths if name in ("clamp", "clamp_min", "clamp_max") else None
-        return _derived(
+        return derived(
             tensor,
             (name, *(key_of(a) for a in args)),
             site,
@@ -1673,7 +1623,7 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
             axis = len(own) - 1 - i // 2
             changed[axis] = own[axis] + low + high if low is not None and high is not None else None
         shape = tuple(changed)
-    return _derived(
+    return derived(
         tensor,
         ("pad", key_of(amounts) if amounts else None),
         site,
@@ -1684,12 +1634,12 @@ def _pad(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
     )
 
 
-_METHODS: dict[str, Callable[..., Value | None]] = {
+METHODS: dict[str, Callable[..., Value | None]] = {
     "triu": _tri(True),
     "tril": _tri(False),
-    "to": _to,
-    "type": _to,
-    "type_as": _to,
+    "to": converted,
+    "type": converted,
+    "type_as": converted,
     "bool": _cast("bool"),
     "int": _cast("int32"),
     "long": _cast("int64"),
@@ -1705,12 +1655,13 @@ _METHODS: dict[str, Callable[..., Value | None]] = {
     "detach": _same,
     "requires_grad_": _same,
     "pin_memory": _same,
+    "numpy": lambda tensor, args, kwargs, site: replace(tensor, numpy=True),
     "clone": _clone,
     "contiguous": _contiguous,
     "view": _view_as(copying=False),
     "reshape": _view_as(copying=True),
-    "transpose": _transpose,
-    "swapaxes": _transpose,
+    "transpose": transposed,
+    "swapaxes": transposed,
     "permute": _permute,
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
@@ -1764,7 +1715,7 @@ _METHODS: dict[str, Callable[..., Value | None]] = {
 }
 
 # Functions of torch that take the tensor first and otherwise work like the method.
-_AS_METHOD = frozenset(
+AS_METHOD = frozenset(
     [
         "triu",
         "tril",
@@ -1806,7 +1757,7 @@ _AS_METHOD = frozenset(
     ]
 )
 
-_FUNCTIONS: dict[str, Callable[..., Value | None]] = {
+FUNCTIONS: dict[str, Callable[..., Value | None]] = {
     "zeros": lambda a, k, s: _created(a, k, s, "zeros", 0),
     "ones": lambda a, k, s: _created(a, k, s, "ones", 1),
     "empty": lambda a, k, s: _created(a, k, s, "empty", None),
@@ -1819,9 +1770,7 @@ _FUNCTIONS: dict[str, Callable[..., Value | None]] = {
     "full_like": _like("full_like", None),
     "rand_like": _like("rand_like", None),
     "randn_like": _like("randn_like", None),
-    "tensor": _tensor,
-    "as_tensor": _tensor,
-    "arange": _arange,
+    "arange": arange,
     "cat": _cat,
     "concat": _cat,
     "concatenate": _cat,

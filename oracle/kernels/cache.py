@@ -273,6 +273,62 @@ def npu_kv_rmsnorm_rope_cache_v2(
     return found[2], found[3]
 
 
+def npu_qkv_rms_norm_rope_cache(
+    qkv: Tensor,
+    q_gamma: Tensor,
+    k_gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    index: Tensor,
+    q_out: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    qkv_size: Sequence[int],
+    head_nums: Sequence[int],
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    k_offset: Tensor | None = None,
+    v_offset: Tensor | None = None,
+    epsilon: float = 1e-6,
+    cache_mode: str = "PA_NZ",
+    is_output_qkv: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv [B * S, (Nq + Nk + Nv) * D] -> q and k normed per head and rotated by halves, k and v stored.
+
+    ``q_out`` [B * S, Nq * D] gets q, the caches [Bn, N * D / lane, Bs, lane] get k and v: int8 ones hold
+    rows / scale + offset, scales being [N, D]. ``index`` [B * S] int64 are global slots, negative ones are
+    skipped. Returns (q, k, v) before quantisation, filled only with ``is_output_qkv`` (KR-22).
+    """
+    name = "npu_qkv_rms_norm_rope_cache"
+    if cache_mode != "PA_NZ":
+        raise KernelError(f"{name}: cache_mode must be PA_NZ, got {cache_mode!r} (contract 3.3)")
+    if index.dtype != torch.int64:
+        raise KernelError(f"{name}: index must be int64, got {index.dtype} (contract 3.3)")
+    tokens, dim = int(qkv_size[0]) * int(qkv_size[1]), int(qkv_size[3])
+    heads = [int(n) for n in head_nums]
+    if sum(heads) != int(qkv_size[2]) or tuple(qkv.shape) != (tokens, sum(heads) * dim):
+        raise KernelError(f"{name}: qkv {tuple(qkv.shape)}, qkv_size and head_nums do not fit each other")
+    q, k, v = (part.float() for part in qkv.view(tokens, -1, dim).split(heads, 1))
+    c, s = (t.float().view(tokens, 1, dim) for t in (cos, sin))
+    q, k = (
+        normed * c + _turn_halves(normed) * s
+        for normed in (_rms(q, q_gamma, epsilon), _rms(k, k_gamma, epsilon))
+    )
+    q_out.copy_(q.flatten(1))
+    for rows, cache, scale, offset in ((k, k_cache, k_scale, k_offset), (v, v_cache, v_scale, v_offset)):
+        if (cache.dtype == torch.int8) != (scale is not None):
+            raise KernelError(f"{name}: an int8 cache and its scale go together (contract 3.3)")
+        if scale is not None:
+            rows = rows / scale.float()
+            rows = (rows if offset is None else rows + offset.float()).round().clamp(-128, 127)
+        _put_rows(cache, rows.flatten(1), index.reshape(-1), cache.shape[2], True)
+    results = tuple(t.flatten(1).to(qkv.dtype) for t in (q, k, v))
+    if not is_output_qkv:
+        results = tuple(torch.full_like(t, float("nan")) for t in results)
+    return results[0], results[1], results[2]
+
+
 def npu_quant_scatter_(
     self: Tensor,
     indices: Tensor,

@@ -10,15 +10,17 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..attribution import Attribution
 from ..errors import ReportError
 from ..judge import Judgement, RowTable, Status
+from ..locate import Location
 from ..runner import CaseResult
 
 #: Raised when a field changes meaning or disappears; added fields do not raise it.
@@ -104,6 +106,61 @@ def report_data(
     }
 
 
+#: What a replayed call's status counts as among the outcomes of cases.
+_REPLAYED = {
+    "pass": "pass", "equal": "pass", "close": "pass", "low_precision": "low-precision",
+    "undefined": "undefined", "fail": "fail", "differs": "fail", "rejected": "fail", "skip": "skip",
+}  # fmt: skip
+
+
+def replay_data(
+    outcomes: Sequence[Any],
+    *,
+    capture: str,
+    made_by: Mapping[str, Any],
+    backend: str,
+    seconds: float,
+    ended_early: str,
+) -> dict[str, Any]:
+    """The same for a replayed capture; ``outcomes`` are :class:`kvlint.runtime.replay.Outcome`.
+
+    ``environment`` is that of the replay, prefixed with what the capture says of the machine it was made on.
+    """
+    counts = Counter(_REPLAYED[o.status] for o in outcomes)
+    captured = {f"capture {k}": str(v) for k, v in made_by.items() if k not in ("version", "argv")}
+    calls = len({o.number for o in outcomes})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": "kvlint oracle",
+        "backend": backend,
+        "selection": f"replay of {capture}, {calls} calls",
+        "capture": capture,
+        "ended_early": ended_early,
+        "failed": sum(o.bad for o in outcomes),
+        "seconds": round(seconds, 3),
+        "environment": captured | environment(),
+        "command": " ".join(Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)),
+        "summary": {name: counts.get(name, 0) for name in _OUTCOMES},
+        "cases": [_call_data(o) for o in outcomes],
+    }
+
+
+def _call_data(outcome: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": outcome.name, "outcome": _REPLAYED[outcome.status], "status": outcome.status,
+        "seconds": round(outcome.seconds, 4), "number": outcome.number, "operator": outcome.operator,
+        "subject": outcome.subject, "place": outcome.place, "call": outcome.call,
+        "reasons": outcome.reasons, "notes": [],
+    }  # fmt: skip
+    if outcome.judgement is not None:
+        data["verdict"] = _verdict(outcome.judgement)
+    found = outcome.explanation
+    if found is not None:
+        data["notes"] = [found.note] if found.note else []
+        data |= _explained(found.location, outcome.judgement, found.attribution)
+    return data
+
+
 def case_data(result: CaseResult) -> dict[str, Any]:
     case = dataclasses.asdict(result.case)
     data: dict[str, Any] = {
@@ -116,23 +173,30 @@ def case_data(result: CaseResult) -> dict[str, Any]:
     }
     if result.judgement is not None:
         data["verdict"] = _verdict(result.judgement)
-    if result.location is not None:
-        where = result.location
+    data |= _explained(result.location, result.judgement, result.attribution)
+    if result.cache is not None and not result.cache.ok:
+        data["cache"] = result.cache.lines()
+    return data
+
+
+def _explained(
+    where: Location | None, judgement: Judgement | None, why: Attribution | None
+) -> dict[str, Any]:
+    """``where`` and ``why`` of a failure, as far as there are any."""
+    data: dict[str, Any] = {}
+    if where is not None:
         data["where"] = {
             "request": where.first[0], "head": where.first[1], "token": where.first[2], "page": where.block,
             "pattern": where.pattern, "by_request": _numbers(where.by_request),
             "by_head": _numbers(where.by_head),
-            "map": [heat_map(t) for t in result.judgement.tables] if result.judgement else [],
+            "map": [heat_map(t) for t in judgement.tables] if judgement else [],
         }  # fmt: skip
-    if result.attribution is not None:
-        why = result.attribution
+    if why is not None:
         data["why"] = {
             "outcome": why.outcome, "names": why.names, "rules": why.rules, "sentence": why.sentence(),
             "score": _number(why.score), "margin": _number(why.margin), "runner_up": why.runner_up,
             "closest": {n: _number(s) for n, s in sorted(why.scores.items(), key=lambda i: i[1])[:6]},
         }  # fmt: skip
-    if result.cache is not None and not result.cache.ok:
-        data["cache"] = result.cache.lines()
     return data
 
 

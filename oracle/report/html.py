@@ -106,6 +106,7 @@ def render_html(data: dict[str, Any]) -> str:
     summary = "".join(f'<div class="card {name}"><b>{n}</b>{name}</div>' for name, n in counts.items())
     environment = "".join(f"<tr><th>{_(k)}</th><td>{_(v)}</td></tr>" for k, v in data["environment"].items())
     kinds = "".join(f'<option value="{name}">{name}</option>' for name in counts)
+    early = f'<p class="fail">Stopped early: {_(data["ended_early"])}</p>' if data.get("ended_early") else ""
     stack = f"backend <code>{_(data['backend'])}</code>, {_(data['selection'])}, {data['seconds']:.1f} s"
     failing = [c for c in data["cases"] if c["outcome"] in ("fail", "error")]
     details = "".join(_detail(c) for c in failing) or '<p class="pass">No case fails.</p>'
@@ -113,13 +114,14 @@ def render_html(data: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width,initial-scale=1"><title>kvlint oracle: {_(data["backend"])}</title>'
         f"<style>{_STYLE}</style></head><body><h1>kvlint oracle</h1>"
-        f'<p class="dim">{stack}</p>'
+        f'<p class="dim">{stack}</p>{early}'
         f'<div class="cards">{summary}</div><h2>Failures</h2>{details}<h2>All cases</h2>'
         f'<p><input id="filter" placeholder="filter" aria-label="filter cases"> <select id="kind" '
         f'aria-label="outcome"><option value="">every outcome</option>{kinds}</select> '
         f'<span id="shown" class="dim"></span></p><div class="wide"><table id="cases"><thead><tr>'
         "<th>case</th><th>outcome</th><th>error (u)</th><th>peak (u)</th><th>LSE</th><th>cosine</th>"
-        "<th>FA2 rule</th><th>0.001 rule</th><th>seconds</th><th>mimics / covers</th></tr></thead><tbody>"
+        "<th>FA2 rule</th><th>0.001 rule</th><th>seconds</th><th>mimics / covers, "
+        "or the call</th></tr></thead><tbody>"
         f"{''.join(_row(c) for c in data['cases'])}</tbody></table></div>"
         '<p class="dim">error: rms of a row over u R, limit 1.5; peak: largest element over u max|v|, '
         "limit 2. The rules of other projects are shown for comparison and decide nothing.</p>"
@@ -134,7 +136,7 @@ def _(text: object) -> str:
 def _row(case: dict[str, Any]) -> str:
     verdict = case.get("verdict", {})
     columns = verdict.get("columns", {})
-    spec = case["case"]
+    spec = case.get("case") or {"mimics": case["place"], "covers": case["call"]}
     cells = [
         f"<td><code>{_(case['name'])}</code></td>",
         f'<td class="{case["outcome"]}">{case["outcome"]}</td>',
@@ -170,7 +172,12 @@ def _detail(case: dict[str, Any]) -> str:
     if why:
         closest = ", ".join(f"{n} {s}" for n, s in why["closest"].items() if s is not None)
         parts.append(f"<li><b>why</b>: {_(why['sentence'])}<br><span class='dim'>{_(closest)}</span></li>")
-    parts.append(f"<li>repeat: <code>kvlint oracle run --case {_(case['name'])}</code></li></ul>")
+    if "case" in case:
+        parts.append(f"<li>repeat: <code>kvlint oracle run --case {_(case['name'])}</code></li>")
+    else:
+        parts += [f"<li>not explained: {_(n)}</li>" for n in case["notes"]]
+        parts.append(f"<li><code>{_(case['place'])}</code> {_(case['call'])}</li>")
+    parts.append("</ul>")
     for b, cells in enumerate(where["map"] if where else []):
         if cells and cells[0]:
             packed = _(json.dumps(cells, separators=(",", ":")))

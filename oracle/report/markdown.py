@@ -19,6 +19,8 @@ def render_markdown(data: dict[str, Any], *, limit: int = 40) -> str:
         *(f"| {k} | {_cell(v)} |" for k, v in data["environment"].items()),
         "",
     ]
+    if data.get("ended_early"):
+        lines += [f"**Stopped early:** {_cell(data['ended_early'])}", ""]
     failing = [c for c in data["cases"] if c["outcome"] in ("fail", "error")]
     if not failing:
         lines += ["No case fails.", ""]
@@ -38,18 +40,12 @@ def render_markdown(data: dict[str, Any], *, limit: int = 40) -> str:
 
 def _case(case: dict[str, Any]) -> list[str]:
     lines = [f"### `{case['name']}`: {case['outcome']}", ""]
-    spec = case["case"]
-    lines.append(
-        f"`{spec['op']}`, layout {spec['layout']}, cache {spec['cache']}, {spec['masking']}, "
-        f"{spec['dtype']}, {spec['heads']}/{spec['kv_heads']} heads, D {spec['dim']}, "
-        f"q {list(spec['q_lens'])}, kv {list(spec['kv_lens'])}"
-        + (f"; mimics {spec['mimics']}" if spec["mimics"] else "")
-        + (f"; covers: {spec['covers']}" if spec["covers"] else "")
-    )
+    lines.append(_subject(case))
     lines.append("")
     lines += [f"* {_cell(r)}" for r in case["reasons"][:6]]
     if len(case["reasons"]) > 6:
         lines.append(f"* ... {len(case['reasons']) - 6} more")
+    lines += [f"* not explained: {_cell(n)}" for n in case["notes"] if "call" in case]
     where = case.get("where")
     if where:
         page = "" if where["page"] is None else f", page {where['page']}"
@@ -61,9 +57,28 @@ def _case(case: dict[str, Any]) -> list[str]:
     if why:
         rules = f" (contract {', '.join(why['rules'])})" if why["rules"] else ""
         lines.append(f"* **why**: {why['sentence']}{rules}")
-    lines.append(f"* repeat: `kvlint oracle run --case {case['name']}`")
+    if "case" in case:
+        lines.append(f"* repeat: `kvlint oracle run --case {case['name']}`")
     lines.append("")
     return lines
+
+
+def _subject(case: dict[str, Any]) -> str:
+    """What was called."""
+    if "call" in case:
+        return (
+            f"`{case['operator']}`"
+            + (f" at `{case['place']}`" if case["place"] else "")
+            + f": {case['call']}"
+        )
+    spec = case["case"]
+    return (
+        f"`{spec['op']}`, layout {spec['layout']}, cache {spec['cache']}, {spec['masking']}, "
+        f"{spec['dtype']}, {spec['heads']}/{spec['kv_heads']} heads, D {spec['dim']}, "
+        f"q {list(spec['q_lens'])}, kv {list(spec['kv_lens'])}"
+        + (f"; mimics {spec['mimics']}" if spec["mimics"] else "")
+        + (f"; covers: {spec['covers']}" if spec["covers"] else "")
+    )
 
 
 def _cell(text: object) -> str:

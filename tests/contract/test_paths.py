@@ -67,6 +67,43 @@ def test_interval_reasoning_on_one_fact_is_complete(fact: Cond, holds: bool, tes
     assert decide(test, {fact: holds}) is expected
 
 
+whole = st.builds(
+    lambda kind, const: Cond(kind, "x", const, whole=True), st.sampled_from(["lt", "le", "eq"]), constants
+)
+
+
+@given(st.dictionaries(whole, st.booleans(), max_size=4), whole)
+def test_what_is_left_of_an_integer_decides_every_test(assumed: Assumptions, test: Cond) -> None:
+    """Also what no fact tells alone: ``x <= 1`` and ``x != 1`` leave ``x < 1``."""
+    possible = [n for n in range(-12, 13) if all(true_of(c, n) == holds for c, holds in assumed.items())]
+    assume(possible)
+    results = {true_of(test, value) for value in possible}
+    assert decide(test, assumed) is (results.pop() if len(results) == 1 else None)
+
+
+def test_a_value_between_bounds_of_any_number() -> None:
+    low, high = cond("le", 1), cond("lt", 2)
+    assert decide(cond("eq", 1), {low: True, cond("lt", 1): False}) is True
+    assert decide(cond("lt", 1), {low: True, cond("eq", 1): False}) is True
+    # 1.5 is left, unless it is an integer.
+    assert decide(cond("eq", 1), {high: True, cond("lt", 1): False}) is None
+    assert decide(Cond("eq", "x", 1, whole=True), {high: True, cond("lt", 1): False}) is True
+
+
+def test_what_is_neither_zero_nor_one_may_be_none() -> None:
+    assert decide(cond("truth"), {cond("eq", 0): False, cond("eq", 1): False}) is None
+
+
+def test_a_bound_whose_end_was_left_before_is_no_path() -> None:
+    """``if x == 1: return`` and later ``x > 1``: ``x`` is not below 1, the author knows."""
+    one = cond("eq", 1)
+    above = Cond("le", "x", 1, under=((one, False),))
+    assert not witnessed([(one, False)], {above: True})
+    assert witnessed([(one, False)], {above: False})
+    far = Cond("le", "x", 8, under=((one, False),))
+    assert witnessed([(one, False)], {far: True})
+
+
 @given(st.lists(st.tuples(plain, st.booleans()), max_size=4))
 def test_consistent_never_drops_a_path_that_a_value_takes(path: list[tuple[Cond, bool]]) -> None:
     tests = [test for test, _ in path]

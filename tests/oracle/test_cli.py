@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,22 @@ def test_wrong_command_lines_exit_2_in_one_line(args: tuple[str, ...]) -> None:
 def test_bad_worker_variables_exit_2() -> None:
     for env in ({"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "5", "WORLD_SIZE": "2"}):
         assert kvlint("run", "--case", "dit-full-bnsd", env=env).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("oracle", "run", "--case", "dit-full-bnsd")])
+def test_commands_run_where_a_torch_npu_without_cann_is_installed(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Such a wheel makes a plain ``import torch`` fail; this one does whatever is installed."""
+    (tmp_path / "torch_npu_stand_in.py").write_text("def load():\n    raise ImportError('no libhccl.so')\n")
+    about = tmp_path / "torch_npu_stand_in-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: torch-npu-stand-in\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nstand_in = torch_npu_stand_in:load\n")
+    environment = {k: v for k, v in os.environ.items() if k != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+    environment["PYTHONPATH"] = str(tmp_path)
+    plain = [sys.executable, "-c", "import torch"]
+    assert subprocess.run(plain, env=environment, capture_output=True, check=False).returncode
+    words = [sys.executable, "-m", "kvlint", *command]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

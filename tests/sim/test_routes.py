@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kvlint.contract import catalogue
+from kvlint.oracle.backends import backend
+from kvlint.oracle.errors import OracleError
 from kvlint.sim import SimulationError, install, simulate
 from kvlint.sim.session import wheel_installed
 
 HERE = Path(__file__).parent
+#: The catalogue's operators and overloads, all of which the release that both routes have knows.
+OPERATORS = {f"{o.namespace}::{o.full_name}" for o in catalogue.operators("2.13.0")}
+assert len(OPERATORS) == len(list(catalogue.operators())) == 100
 needs_wheel = pytest.mark.skipif(not wheel_installed(), reason="torch_npu is not installed")
 
 
@@ -30,13 +36,20 @@ def schema_errors(route: str) -> dict[str, list[str]]:
 @needs_wheel
 def test_both_routes_make_the_same_schema_errors() -> None:
     real, ours = schema_errors("wheel"), schema_errors("catalogue")
-    assert len(real) >= 100
+    assert set(real) == OPERATORS
     assert ours == real
 
 
 def test_schema_errors_are_errors() -> None:
-    for operator, errors in schema_errors("catalogue").items():
+    found = schema_errors("catalogue")
+    assert set(found) == OPERATORS
+    for operator, errors in found.items():
         assert "accepted" not in errors, operator
+
+
+def test_the_oracle_does_not_take_the_simulator_for_a_device(simulation: object) -> None:
+    with pytest.raises(OracleError, match="backend npu: the simulator is on"):
+        backend("npu")
 
 
 @pytest.mark.parametrize("route", ["catalogue", pytest.param("wheel", marks=needs_wheel)])
@@ -109,3 +122,47 @@ def test_bad_choices_are_named() -> None:
     lines = python("-c", program).stdout.splitlines()
     assert lines[0] == "no route 'x'; routes: auto, catalogue, wheel"
     assert "'9.9'" in lines[1]
+
+
+def test_threads_share_one_simulation() -> None:
+    """Blocks that overlap in time: the first turns the simulator on, the last turns it off."""
+    program = (
+        "import threading, torch\n"
+        "from kvlint.sim import active, simulate\n"
+        "wrong, inside = [], threading.Barrier(4)\n"
+        "def use():\n"
+        "    try:\n"
+        "        for turn in range(3):\n"
+        "            with simulate('catalogue'):\n"
+        "                if not turn: inside.wait(60)\n"
+        "                import torch_npu\n"
+        "                assert torch.zeros(1, device='npu').is_npu\n"
+        "    except Exception as error: wrong.append(error)\n"
+        "threads = [threading.Thread(target=use) for _ in range(4)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()\n"
+        "assert not wrong, wrong\n"
+        "assert active() is None and not hasattr(torch.Tensor, 'npu')\n"
+    )
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_exception_inside_turns_the_simulator_off(times: int) -> None:
+    program = (
+        "import multiprocessing.spawn, sys, threading, torch\n"
+        "from kvlint.sim import active, simulate\n"
+        "before = threading.Thread.start, multiprocessing.spawn.get_preparation_data, list(sys.meta_path)\n"
+        f"for _ in range({times}):\n"
+        "    try:\n"
+        "        with simulate('catalogue'), simulate():\n"
+        "            import torch_npu\n"
+        "            raise KeyError\n"
+        "    except KeyError: pass\n"
+        "    assert active() is None and 'torch_npu' not in sys.modules\n"
+        "after = threading.Thread.start, multiprocessing.spawn.get_preparation_data, list(sys.meta_path)\n"
+        "assert after == before\n"
+    )
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvlint.sim.kernels import atb, dense, norm, prolog, quant, storage
+from kvlint.sim.kernels import atb, atb_masked, dense, latent, linear_attention, norm, prolog, quant, storage
 
 KERNELS: dict[str, Callable[..., Any]] = {
     name: value
-    for module in (atb, dense, norm, prolog, quant, storage)
+    for module in (atb, atb_masked, dense, latent, linear_attention, norm, prolog, quant, storage)
     for name, value in module.KERNELS.items()
 }
 
