@@ -275,6 +275,7 @@ def module_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tu
             ):
                 yield from ((node.name, event) for event in found)
     yield from _ignored_attention_types(module)
+    yield from _ignored_strings(module)
     yield from _shared_entries(module, operators)
     yield from _captured_lists(module)
     yield from _caches_without_dtype(module)
@@ -283,14 +284,27 @@ def module_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tu
 def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
     """Lengths cut at a token count beside a block table cut at a request count."""
     # Rows up to a bound may as well be one per token, so such cuts are compared within one call.
-    yield from _mixed(module, (_cut(item, upper=False) for item in ast.walk(node)))
+    bound = _bounds(node)
+    yield from _mixed(module, (_cut(item, False, bound) for item in ast.walk(node)))
     for item in ast.walk(node):
         if isinstance(item, ast.Call):
             given = (*item.args, *(keyword.value for keyword in item.keywords))
-            yield from _mixed(module, (_cut(argument, upper=True) for argument in given))
+            yield from _mixed(module, (_cut(argument, True, bound) for argument in given))
 
 
-def _cut(item: ast.AST, upper: bool) -> tuple[str, str, ast.Subscript] | None:
+def _bounds(node: Function) -> dict[str, str]:
+    """Local names of counts, ``n = meta.num_decode_tokens``, by what they stand for."""
+    found: dict[str, str] = {}
+    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    for item in ast.walk(node):
+        if isinstance(item, ast.Assign) and isinstance(item.value, (ast.Name, ast.Attribute)):
+            for target in item.targets:
+                if isinstance(target, ast.Name) and stored.count(target.id) == 1:
+                    found[target.id] = ast.unparse(item.value)
+    return found
+
+
+def _cut(item: ast.AST, upper: bool, bounds: dict[str, str]) -> tuple[str, str, ast.Subscript] | None:
     """Name and bound of ``name[bound:]``, or of ``name[:bound]``."""
     while isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and upper:
         # Casts and copies of what is cut.
@@ -304,7 +318,8 @@ def _cut(item: ast.AST, upper: bool) -> tuple[str, str, ast.Subscript] | None:
     if other is not None or not isinstance(used, (ast.Name, ast.Attribute)):
         return None
     name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
-    return name, ast.unparse(used), item
+    text = ast.unparse(used)
+    return name, bounds.get(text, text), item
 
 
 def _mixed(module: ModuleIndex, cuts: Iterable[tuple[str, str, ast.Subscript] | None]) -> Iterator[Event]:
@@ -710,6 +725,38 @@ def _entry_written(scope: ast.AST, name: str, operators: frozenset[str]) -> bool
                 if any(picked(argument) for argument in given):
                     return True
     return False
+
+
+def _ignored_strings(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """A layer accepts "encoder_only" as its attention type, keeps it, and nothing ever looks at it."""
+    for owner, holder in module.classes.items():
+        method = holder.methods.get("__init__")
+        for attribute, writers in holder.writers.items() if method is not None else ():
+            if writers != ["__init__"] or _kind_name(attribute) != "attntype":
+                continue
+            read = any(
+                isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
+                for n in ast.walk(module.tree)
+            )
+            for test in ast.walk(method) if method is not None and not read else ():
+                # Let in: ``assert x in (...)``, ``if x not in (...): raise``.
+                if not (isinstance(test, (ast.Assert, ast.If)) and isinstance(test.test, ast.Compare)):
+                    continue
+                wanted = ast.In if isinstance(test, ast.Assert) else ast.NotIn
+                choices = test.test.comparators[0]
+                member = next(
+                    (
+                        n.value
+                        for n in ast.walk(choices)
+                        if isinstance(n, ast.Constant)
+                        and isinstance(n.value, str)
+                        and _ENCODER_KIND.fullmatch(n.value)
+                    ),
+                    None,
+                )
+                if member is not None and isinstance(test.test.ops[0], wanted):
+                    detail = {"member": repr(member), "enum": "", "attribute": attribute, "owner": owner.name}
+                    yield owner.name, Event("attention-type-ignored", _site(module, test.test), detail)
 
 
 def _accepting(module: ModuleIndex, enum: str, member: str) -> set[int]:

@@ -132,6 +132,7 @@ class Results(Names):
             how, name = "argument", callee.name
         elif isinstance(callee, Unknown):
             key: Any = callee.key
+            name = callee.label
             if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr":
                 name = str(key[2])
                 self._touched(key[1], "method", name, site, frame, args)

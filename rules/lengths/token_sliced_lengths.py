@@ -42,6 +42,15 @@ class TokenSlicedLengths(Rule):
                     context_lens=seq_lens[n_decode_tokens:],  # KV331
                     num_kv_heads=1, num_heads=8, scale_value=0.1, out=out)
         """,
+        "bound has a name of its own": """
+            def decode(q, kc, vc, meta, out):
+                n = meta.num_decode_tokens
+                torch_npu._npu_paged_attention(
+                    query=q[:n], key_cache=kc, value_cache=vc, num_kv_heads=1, num_heads=8, scale_value=0.1,
+                    block_table=meta.block_tables[: meta.num_decodes],
+                    context_lens=meta.seq_lens[:n],  # KV331
+                    out=out)
+        """,
         "decode part taken": """
             def decode(q, kc, vc, meta, out):
                 torch_npu._npu_paged_attention(

@@ -53,6 +53,19 @@ class IgnoredAttentionType(Rule):
                         input_layout="BSH",
                         atten_mask=self.tri, sparse_mode=3)
         """,
+        "accepted by name": """
+            class Layer:
+                def __init__(self, heads, attn_type="decoder"):
+                    assert attn_type in ("decoder", "encoder_only")  # KV706
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
         "names instead of an enum": """
             class AttentionType:
                 DECODER = "decoder"
@@ -73,6 +86,20 @@ class IgnoredAttentionType(Rule):
         """,
     }
     ok = {
+        "refused by name": """
+            class Layer:
+                def __init__(self, heads, attn_type="decoder"):
+                    if attn_type in ("encoder", "encoder_only"):
+                        raise NotImplementedError(attn_type)
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
         "refused": """
             class AttentionType:
                 DECODER = "decoder"
@@ -115,8 +142,9 @@ class IgnoredAttentionType(Rule):
     def check_event(self, event: Event, scope: Scope) -> Verdict:
         """Reports the statement."""
         detail = event.detail
+        member = f"{detail['enum']}.{detail['member']}" if detail["enum"] else detail["member"]
         return violated(
-            f"{detail['owner']}.{detail['attribute']} may be {detail['enum']}.{detail['member']}, but "
+            f"{detail['owner']}.{detail['attribute']} may be {member}, but "
             f"nothing reads it: "
             "every layer runs with the same mask",
             event.place,
