@@ -154,6 +154,11 @@ class Core:
         """The parameters that no caller gave a value, by their identity."""
         self.torch = TorchLib()
         self.records: list[Record] = []
+        self.results: dict[Hashable, tuple[Record, int]] = {}
+        """The results of the recorded calls, by their identity: the call and which result it is."""
+        self.mutated: dict[Hashable, int] = {}
+        """How many calls had been met when a value of unknown content may have been changed in place last."""
+        self.runs = 0
         self.recording = True
         self.steps = 0
         self.limit = MAX_STEPS
