@@ -626,6 +626,23 @@ class Keyword:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A method of a result, or what it is computed with.
+
+    Attributes:
+        index: which result.
+        method: name of the method, of the function or layer that gets it, or an operator such as ``+``.
+        sizes: the numbers it is called with; None for one that is not visible, or when none is.
+        place: where.
+    """
+
+    index: int
+    method: str
+    sizes: tuple[Num | None, ...] | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """What the code does with the result of a call. Fields that are None are not known.
 
@@ -636,9 +653,11 @@ class Use:
         read: where each element is read first, by position, for a result that is unpacked or indexed
             and whose elements can be followed; an element that is never read is missing.
         whole: where the result itself is used as one tensor (``op(...).view(...)``, ``op(...) + x``).
-        touched: where an element is first computed with (attribute, index, arithmetic, argument of a
-            torch function), by position; one that is only returned or passed on is missing, and so is one
-            whose name is bound more than once.
+        touched: where an element is first computed with (method, index, arithmetic, argument of a torch
+            function or of a layer), by position, here or in a caller. One that is only returned or passed on
+            is missing, and so is one that is used under a test that does not decide about the call itself.
+        views: the methods of elements, where they are reached whenever the call is.
+        operands: the arithmetic, library functions and ``torch.nn`` layers that get elements as they are.
     """
 
     dropped: bool | None = None
@@ -646,6 +665,8 @@ class Use:
     read: Mapping[int, Place] | None = None
     whole: Place | None = None
     touched: Mapping[int, Place] = field(default_factory=dict)
+    views: tuple[View, ...] = ()
+    operands: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -710,7 +731,8 @@ class Call:
     ``arg(role)`` gives the argument that plays a role, whatever this operator calls it; for an
     operator without the role it is an argument that is absent with a default of None. ``trail`` tells
     through which calls the function was entered, when the arguments come from a known caller; ``path`` are
-    the tests passed on the way to the call.
+    the tests passed on the way to the call. ``earlier`` and ``later`` are the cache writers that run before
+    and after it in the same function or in what that calls, whenever the call itself runs.
     """
 
     operator: Operator
@@ -722,6 +744,8 @@ class Call:
     use: Use = Use()
     trail: tuple[Note, ...] = ()
     path: tuple[tuple[Cond, bool], ...] = ()
+    earlier: tuple[Call, ...] = field(default=(), repr=False)
+    later: tuple[Call, ...] = field(default=(), repr=False)
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property
@@ -732,7 +756,16 @@ class Call:
     def under(self, assumed: Assumptions) -> Call:
         """The same call under more assumptions."""
         return Call(
-            self.operator, self.binding, self.target, self.place, assumed, self.scope, self.use, self.trail
+            self.operator,
+            self.binding,
+            self.target,
+            self.place,
+            assumed,
+            self.scope,
+            self.use,
+            self.trail,
+            earlier=self.earlier,
+            later=self.later,
         )
 
     def with_values(self, values: Mapping[str, Value], assumed: Assumptions | None = None) -> Call:
@@ -748,6 +781,8 @@ class Call:
             self.use,
             self.trail,
             self.path,
+            self.earlier,
+            self.later,
         )
 
     def asked(self) -> Iterator[Arg]:

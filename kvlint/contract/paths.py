@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 
-from .keys import intern
+from .keys import Key, intern
 from .tri import Place
 
 
@@ -83,15 +83,21 @@ def decide(cond: Cond, assumed: Assumptions) -> bool | None:
     if cond.kind == "opaque":
         return None
     if cond.kind == "all":
-        states = [(decide(part, assumed), wanted) for part, wanted in cond.parts]
-        if any(state is not None and state != wanted for state, wanted in states):
-            return False
-        return True if all(state is not None for state, _ in states) else None
+        complete = True
+        for part, wanted in cond.parts:
+            state = decide(part, assumed)
+            if state is None:
+                complete = False
+            elif state != wanted:
+                return False
+        return True if complete else None
     key = cond.key
     facts: list[tuple[Cond, bool]] = []
     ordered, whole = cond.kind in _ORDERED, cond.whole
+    # Two interned keys are equal only when they are one object.
+    shared = type(key) is Key
     for other, holds in assumed.items():
-        if (other.key is key or other.key == key) and other.kind != "opaque":
+        if (other.key is key or (not shared and other.key == key)) and other.kind != "opaque":
             implied = _implied(other, holds, cond)
             if implied is not None:
                 return implied

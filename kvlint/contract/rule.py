@@ -99,13 +99,14 @@ def require(
 ) -> Verdict:
     """The usual verdict: under ``when``, ``holds`` must be true.
 
-    ``when`` certainly false: not applicable. ``holds`` true: proved. ``when`` true and ``holds``
-    false: violated. Anything else: undecided with the reasons of what is unknown.
+    ``when`` certainly false: not applicable. ``holds`` true: proved, whether or not ``when`` is known.
+    ``when`` true and ``holds`` false: violated. Anything else: undecided with the reasons of what is
+    unknown.
     """
     if when is not None and when.no:
         return NOT_APPLICABLE
     if holds.yes:
-        return PROVED if when is None or when.yes else undecided(when)
+        return PROVED
     if holds.no and (when is None or when.yes):
         extra = when.notes if when is not None else ()
         return violated(message, at, (*holds.notes, *notes, *extra), fix)
@@ -197,7 +198,7 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
 
 
 # How many alternatives are judged one by one before an obligation stays undecided.
-MAX_OPTIONS = 48
+MAX_OPTIONS = 24
 
 
 def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:

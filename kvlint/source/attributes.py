@@ -342,7 +342,7 @@ class Attributes(Core):
 
     def _overridden(self, obj: Instance, name: str) -> bool:
         """Whether an object of unknown origin may be of a subclass that defines the name."""
-        if obj.args is not None:
+        if obj.args is not None or (isinstance(obj.key, tuple) and obj.key[:1] == ("exactly",)):
             return False
         return any(defines(cls, name) for cls in self.subclasses(obj.cls))
 

@@ -221,6 +221,7 @@ class Calls(Library):
         """Calls a value without alternatives."""
         args = [value for value, _ in positional]
         kwargs = {name: value for name, (value, _) in keywords.items()}
+        self.touched_by_call(callee, args, kwargs.values(), site, frame)
         if isinstance(callee, OpRef):
             return self._operator(callee, positional, keywords, opaque, site, frame, node)
         if isinstance(callee, PartialCall):
@@ -331,26 +332,30 @@ class Calls(Library):
         frame: Frame,
         node: cst.Call,
     ) -> Value:
+        record: Record | None = None
         if self.recording:
             # What follows an unpacking of unknown length has no known position.
             shown = next((i for i, (v, _) in enumerate(positional) if is_hidden(v)), len(positional))
             frozen = [(self.resolved(v, frame), s) for v, s in positional[:shown]]
             named = {name: (self.resolved(v, frame), s) for name, (v, s) in keywords.items()}
-            self.records.append(
-                Record(
-                    op.name,
-                    op.overload,
-                    frozen,
-                    named,
-                    opaque,
-                    site,
-                    frame.state.assumed,
-                    frame.state.under,
-                    frame.trail,
-                    frame,
-                )
+            record = Record(
+                op.name,
+                op.overload,
+                frozen,
+                named,
+                opaque,
+                site,
+                frame.state.assumed,
+                frame.state.under,
+                frame.trail,
+                frame,
             )
-        key = ("op", op.name, id(node), *(key_of(self.force(v)) for v, _ in positional))
+            record.number = len(self.records)
+            record.mutated = tuple(self.mutated.items())
+            self.records.append(record)
+        # Every way into the function has a result of its own.
+        entered = tuple(id(note.place.node) for note in frame.trail if isinstance(note.place, Site))
+        key = ("op", op.name, id(node), entered, *(key_of(self.force(v)) for v, _ in positional))
         operator = catalogue.find(op.name, op.overload)
         count = operator.returns if operator is not None else 0
         first = (
@@ -375,10 +380,16 @@ class Calls(Library):
             bound.update({name: v for name, (v, _) in keywords.items()})
             given = {n: self.simplify(self.force(v), frame.state.assumed) for n, v in bound.items()}
             items = operator_results(op.name, result_kinds(operator.schema), given, key, site)
-            return items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
+            whole = items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
+            if record is not None:
+                self.keep_result(record, whole)
+            return whole
         if op.name == "empty_with_swapped_memory":
             return Tensor(key, "swapped tensor", device="host-swapped", storage=("fresh", key), place=site)
-        return Unknown(key, f"{op.name}(...)", f"it is the result of {op.name}", place=site)
+        result = Unknown(key, f"{op.name}(...)", f"it is the result of {op.name}", place=site)
+        if record is not None:
+            self.keep_result(record, result)
+        return result
 
     def _call_function(
         self,
@@ -420,7 +431,11 @@ class Calls(Library):
         )
         if not effects:
             snapshot = frame.state.copy()
-            return Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
+            deferred = Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
+            if self.gets_result((*args, *kwargs.values())):
+                # What it does with a result counts, whether or not its own result is wanted.
+                self.force(deferred)
+            return deferred
         key = ("active", id(func.node))
         unknown = Unknown(
             ("call", id(func.node), *(key_of(a) for a in args), *((k, key_of(v)) for k, v in kwargs.items())),

@@ -154,6 +154,11 @@ class Core:
         """The parameters that no caller gave a value, by their identity."""
         self.torch = TorchLib()
         self.records: list[Record] = []
+        self.results: dict[Hashable, tuple[Record, int]] = {}
+        """The results of the recorded calls, by their identity: the call and which result it is."""
+        self.mutated: dict[Hashable, int] = {}
+        """How many calls had been met when a value of unknown content may have been changed in place last."""
+        self.runs = 0
         self.recording = True
         self.steps = 0
         self.limit = MAX_STEPS
@@ -226,9 +231,10 @@ class Core:
             self._funcs[node] = found
         return found
 
-    def symbolic_instance(self, cls: ClassRef) -> Instance:
-        """An object of a class, built by constructor arguments nobody knows."""
-        return Instance(("self", cls.module.path, cls.name), cls, label="self")
+    def symbolic_instance(self, cls: ClassRef, exact: bool = False) -> Instance:
+        """An object of a class, built by constructor arguments nobody knows; ``exact``: of no subclass."""
+        kind = "exactly" if exact else "self"
+        return Instance((kind, cls.module.path, cls.name), cls, label="self")
 
     def _parameter(self, func: Func, param: cst.Param, kind: str, state: State) -> Value:
         name = param.name.value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvlint.contract.call import Call, Event
 from kvlint.contract.values import Absent
@@ -29,6 +29,14 @@ _LAYER_GUARD = re.compile(r"(layer_?(idx|id|index|num|no)|first_layer|last_layer
 # A layer's own number, when it is compared.
 _LAYER_NUMBER = re.compile(r"_?(idx|index|layer|(layer|block)_?(id|idx|index|num|no))")
 _MASK_PARAMETER = re.compile(r"((attn|atten|attention|causal|padding|key_padding)_)?mask")
+_WRITERS = frozenset(
+    (
+        "scatter_update_", "npu_scatter_nd_update_", "npu_kv_rmsnorm_rope_cache",
+        "npu_kv_rmsnorm_rope_cache_v2", "npu_scatter_pa_kv_cache", "npu_scatter_pa_cache",
+        "_npu_reshape_and_cache", "_npu_reshape_and_cache_siso", "npu_quant_scatter_", "npu_mla_prolog",
+        "npu_mla_prolog_v2", "npu_mla_prolog_v3",
+    )
+)  # fmt: skip
 _OUTPUT_PARAMETER = frozenset(
     ("out", "output", "attn_out", "attn_output", "result_buffer", "out_buffer", "output_buffer")
 )
@@ -240,16 +248,22 @@ def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
 def function_events(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
     """Events of one function with the operator calls in it."""
     yield from _unused_mask(module, node, calls)
-    yield from _rebound_output(module, node, calls)
 
 
 _REQUEST_LENGTHS = re.compile(r"(query|q|seq|context|kv|ctx)_?(seq_?)?lens?(_cpu|_list|_tensor)?")
 _TABLE = re.compile(r"(block_?)?tables?(_tensor)?")
 
 
-def module_events(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+def module_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tuple[str, Event]]:
     """Events of any function of a module: (function name, event)."""
     builders = _buffer_methods(module)
+    carriers = operators | {
+        node.name
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.name not in ("forward", "__call__", "__init__", "run")
+        and _mentions(node, operators)
+    }
     for node in ast.walk(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for found in (
@@ -257,36 +271,70 @@ def module_events(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
                 _aliased_views(module, node),
                 _collected_views(module, node, builders),
                 _self_overwrites(module, node),
+                _rebound_output(module, node, carriers),
             ):
                 yield from ((node.name, event) for event in found)
     yield from _ignored_attention_types(module)
+    yield from _ignored_strings(module)
+    yield from _shared_entries(module, operators)
+    yield from _captured_lists(module)
+    yield from _caches_without_dtype(module)
 
 
 def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
     """Lengths cut at a token count beside a block table cut at a request count."""
-    lengths: list[tuple[str, str, ast.Subscript]] = []
-    tables: set[str] = set()
+    # Rows up to a bound may as well be one per token, so such cuts are compared within one call.
+    bound = _bounds(node)
+    yield from _mixed(module, (_cut(item, False, bound) for item in ast.walk(node)))
     for item in ast.walk(node):
-        if not isinstance(item, ast.Subscript):
-            continue
-        first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) and item.slice.elts else item.slice
-        if not isinstance(first, ast.Slice) or first.step is not None:
-            continue
-        # A cut that leaves the front: rows up to a bound may as well be one per token.
-        bounds = [first.lower] if first.lower is not None and first.upper is None else []
-        name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
-        if len(bounds) != 1 or not isinstance(bounds[0], (ast.Name, ast.Attribute)):
-            continue
-        bound = ast.unparse(bounds[0])
-        if _TABLE.fullmatch(name):
-            tables.add(bound)
-        elif _REQUEST_LENGTHS.fullmatch(name):
-            lengths.append((name, bound, item))
+        if isinstance(item, ast.Call):
+            given = (*item.args, *(keyword.value for keyword in item.keywords))
+            yield from _mixed(module, (_cut(argument, True, bound) for argument in given))
+
+
+def _bounds(node: Function) -> dict[str, str]:
+    """Local names of counts, ``n = meta.num_decode_tokens``, by what they stand for."""
+    found: dict[str, str] = {}
+    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    for item in ast.walk(node):
+        if isinstance(item, ast.Assign) and isinstance(item.value, (ast.Name, ast.Attribute)):
+            for target in item.targets:
+                if isinstance(target, ast.Name) and stored.count(target.id) == 1:
+                    found[target.id] = ast.unparse(item.value)
+    return found
+
+
+def _cut(item: ast.AST, upper: bool, bounds: dict[str, str]) -> tuple[str, str, ast.Subscript] | None:
+    """Name and bound of ``name[bound:]``, or of ``name[:bound]``."""
+    while isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute) and upper:
+        # Casts and copies of what is cut.
+        item = item.func.value
+    if not isinstance(item, ast.Subscript):
+        return None
+    first = item.slice.elts[0] if isinstance(item.slice, ast.Tuple) and item.slice.elts else item.slice
+    if not isinstance(first, ast.Slice) or first.step is not None:
+        return None
+    used, other = (first.upper, first.lower) if upper else (first.lower, first.upper)
+    if other is not None or not isinstance(used, (ast.Name, ast.Attribute)):
+        return None
+    name = item.value.attr if isinstance(item.value, ast.Attribute) else getattr(item.value, "id", "")
+    text = ast.unparse(used)
+    return name, bounds.get(text, text), item
+
+
+def _mixed(module: ModuleIndex, cuts: Iterable[tuple[str, str, ast.Subscript] | None]) -> Iterator[Event]:
+    found = [cut for cut in cuts if cut is not None]
+    tables = {bound for name, bound, _ in found if _TABLE.fullmatch(name)}
     if len(tables) != 1:
         return
     other = next(iter(tables))
-    for name, bound, item in lengths:
-        if bound != other and "tok" in bound.lower() and "tok" not in other.lower():
+    for name, bound, item in found:
+        if (
+            _REQUEST_LENGTHS.fullmatch(name)
+            and bound != other
+            and "tok" in bound.lower()
+            and "tok" not in other.lower()
+        ):
             yield Event(
                 "token-sliced-lengths", _site(module, item), {"name": name, "bound": bound, "other": other}
             )
@@ -368,10 +416,14 @@ def _buffer_methods(module: ModuleIndex) -> dict[str, str]:
                 for b in [_written_buffer(s)]
                 if isinstance(b, ast.Attribute)
             }
+            locals_ = {
+                s.targets[0].id: s.value
+                for s in ast.walk(method)
+                if isinstance(s, ast.Assign) and len(s.targets) == 1 and isinstance(s.targets[0], ast.Name)
+            }
             for item in ast.walk(method):
                 if isinstance(item, ast.Return) and item.value is not None:
-                    parts = item.value.elts if isinstance(item.value, ast.Tuple) else [item.value]
-                    for part in parts:
+                    for part in _kept_parts(item.value, locals_):
                         view = _view_of(part)
                         if (
                             view is not None
@@ -383,35 +435,126 @@ def _buffer_methods(module: ModuleIndex) -> dict[str, str]:
     return found
 
 
+def _kept_parts(value: ast.expr, locals_: dict[str, ast.expr]) -> Iterator[ast.expr]:
+    """What an object that is returned holds as it is: entries, items, arguments of its constructor."""
+    if isinstance(value, ast.Name) and value.id in locals_:
+        value = locals_[value.id]
+    parts: list[ast.expr] = [value]
+    if isinstance(value, (ast.Tuple, ast.List)):
+        parts = list(value.elts)
+    elif isinstance(value, ast.Dict):
+        parts = list(value.values)
+    elif isinstance(value, ast.Call):
+        name = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        if name[:1].isupper() or name == "dict":
+            parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+    for part in parts:
+        yield locals_.get(part.id, part) if isinstance(part, ast.Name) else part
+
+
 def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, str]) -> Iterator[Event]:
     """``[builder.build(x) for x in ...]`` where every result is a view of the same buffer."""
     for item in ast.walk(node):
-        if not isinstance(item, ast.ListComp) or len(item.generators) != 1:
-            continue
-        call = item.elt
-        if not (
-            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in builders
+        kept: list[tuple[ast.expr, ast.expr | ast.stmt]] = []
+        if isinstance(item, (ast.ListComp, ast.DictComp)) and len(item.generators) == 1:
+            target = item.generators[0].target
+            kept.append((item.elt if isinstance(item, ast.ListComp) else item.value, item))
+        elif isinstance(item, ast.For):
+            target = item.target
+            kept.extend(_kept_in_round(item))
+        varies: set[str] | None = None
+        for call, place in kept:
+            if not (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in builders
+            ):
+                continue
+            if varies is None:
+                varies = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+                if isinstance(item, ast.For):
+                    varies |= {
+                        n.id
+                        for n in ast.walk(item)
+                        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                    }
+            owner = {n.id for n in ast.walk(call.func.value) if isinstance(n, ast.Name)}
+            if not varies & owner:
+                buffer = builders[call.func.attr]
+                yield Event(
+                    "aliased-buffer-views",
+                    _site(module, place),
+                    {"buffer": buffer, "function": call.func.attr},
+                )
+
+
+def _kept_in_round(loop: ast.For) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """What a round of a loop adds to a list or stores under a key of its own."""
+    locals_: dict[str, ast.expr] = {}
+    varies = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for item in loop.body:
+        if isinstance(item, ast.Assign) and len(item.targets) == 1:
+            target = item.targets[0]
+            if isinstance(target, ast.Name):
+                locals_[target.id] = item.value
+                continue
+            if not isinstance(target, ast.Subscript) or not varies & {
+                n.id for n in ast.walk(target.slice) if isinstance(n, ast.Name)
+            }:
+                continue
+            stored = item.value
+        elif (
+            isinstance(item, ast.Expr)
+            and isinstance(item.value, ast.Call)
+            and isinstance(item.value.func, ast.Attribute)
+            and item.value.func.attr == "append"
+            and len(item.value.args) == 1
         ):
+            stored = item.value.args[0]
+        else:
             continue
-        varies = {n.id for n in ast.walk(item.generators[0].target) if isinstance(n, ast.Name)}
-        owner = {n.id for n in ast.walk(call.func.value) if isinstance(n, ast.Name)}
-        if not varies & owner:
-            buffer = builders[call.func.attr]
-            yield Event(
-                "aliased-buffer-views", _site(module, item), {"buffer": buffer, "function": call.func.attr}
-            )
+        yield (locals_.get(stored.id, stored) if isinstance(stored, ast.Name) else stored), item
+
+
+_SHARED = re.compile(
+    r"(\w+_)?(lens|lengths|seqlens|kvlens|slots|slot_mapping|slot_ids|positions)(_tensor|_device|_npu)?"
+)
+_STEP_METHODS = ("add_", "sub_", "mul_")
 
 
 def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
-    """A view of the caller's metadata whose entries are moved within itself."""
+    """A view of the caller's metadata whose entries are moved within itself or advanced."""
     parameters = _parameters(node)
     views: dict[str, str] = {}
+    builds = re.match(r"_?(build|make|prepare|assemble|create)", node.name) is not None
     for item in ast.walk(node):
+        advanced: ast.expr | None = None
+        if isinstance(item, ast.AugAssign) and isinstance(item.op, (ast.Add, ast.Sub, ast.Mult)):
+            if not isinstance(item.value, (ast.List, ast.Tuple, ast.ListComp)):
+                advanced = item.target
+        elif (
+            isinstance(item, ast.Expr)
+            and isinstance(item.value, ast.Call)
+            and isinstance(item.value.func, ast.Attribute)
+            and item.value.func.attr in _STEP_METHODS
+        ):
+            advanced = item.value.func.value
+        if advanced is not None:
+            base = _base(advanced)
+            if builds and isinstance(base, ast.Name) and base.id in views and isinstance(item, ast.stmt):
+                yield Event(
+                    "metadata-overwritten",
+                    _site(module, item),
+                    {"buffer": views[base.id], "name": base.id, "function": node.name, "how": "advanced"},
+                )
+            continue
         if not isinstance(item, ast.Assign) or len(item.targets) != 1:
             continue
         target = item.targets[0]
         if isinstance(target, ast.Name):
             view = _view_of(item.value)
+            if view is None and builds and isinstance(item.value, ast.Attribute):
+                view = ast.unparse(item.value) if _SHARED.fullmatch(item.value.attr) else None
             root = view.split(".")[0] if view is not None else ""
             if view is not None and root in parameters:
                 views[target.id] = view
@@ -431,7 +574,7 @@ def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
                 yield Event(
                     "metadata-overwritten",
                     _site(module, item),
-                    {"buffer": views[name], "name": name, "function": node.name},
+                    {"buffer": views[name], "name": name, "function": node.name, "how": "moved"},
                 )
 
 
@@ -443,22 +586,23 @@ def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]
     for cls, index in module.classes.items():
         bases = {ast.unparse(b).rsplit(".", 1)[-1] for b in cls.bases}
         member = next((m for m in index.fields if _ENCODER_KIND.fullmatch(m)), None)
-        if member is None or not bases & {"Enum", "IntEnum", "StrEnum"}:
+        constants = (
+            not index.methods and len(index.fields) > 1 and all(map(_is_constant, index.fields.values()))
+        )
+        if member is None or not (bases & {"Enum", "IntEnum", "StrEnum"} or (not bases and constants)):
             continue
         loads = [
             n
             for n in ast.walk(module.tree)
             if isinstance(n, ast.Name) and n.id == cls.name and isinstance(n.ctx, ast.Load)
         ]
-        if loads:
+        if any(id(n) not in _accepting(module, cls.name, member) for n in loads):
             continue
         for owner, holder in module.classes.items():
             for attribute, writers in holder.writers.items():
-                if writers != ["__init__"] or cls.name.lower() not in (
-                    attribute.lower(),
-                    f"attention{attribute}".lower(),
-                    f"attn{attribute}".lower(),
-                    attribute.lower().replace("_", ""),
+                if writers != ["__init__"] or _kind_name(cls.name) not in (
+                    _kind_name(attribute),
+                    f"attn{_kind_name(attribute)}",
                 ):
                     continue
                 read = any(
@@ -474,6 +618,288 @@ def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]
                             {"enum": cls.name, "member": member, "attribute": attribute, "owner": owner.name},
                         ),
                     )
+
+
+_MAKES_TENSOR = frozenset(
+    ("zeros", "empty", "ones", "full", "randn", "rand", "zeros_like", "empty_like", "tensor")
+)
+
+
+def _shared_entries(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tuple[str, Event]]:
+    """``[torch.zeros(...)] * n``: one tensor under every index, where each entry is written by itself."""
+    assigned: dict[str, list[tuple[Function, ast.Assign]]] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for item in ast.walk(node):
+                if isinstance(item, ast.Assign):
+                    for target in item.targets:
+                        for part in _parts(target):
+                            assigned.setdefault(_stored_name(part), []).append((node, item))
+    for name, places in assigned.items():
+        if len(places) != 1:
+            # Another list may be meant.
+            continue
+        (node, item) = places[0]
+        if len(item.targets) == 1 and isinstance(item.targets[0], ast.Attribute):
+            scope: ast.AST = module.tree
+        elif len(item.targets) == 1 and isinstance(item.targets[0], ast.Name):
+            scope = node
+        else:
+            continue
+        if _is_one_tensor(item.value, node) and _entry_written(scope, name, operators):
+            detail = {"buffer": ast.unparse(item.targets[0]), "function": node.name, "how": "entries"}
+            yield node.name, Event("aliased-buffer-views", _site(module, item), detail)
+
+
+def _stored_name(node: ast.expr) -> str:
+    """``.k`` for an attribute, ``k`` for a variable."""
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _is_one_tensor(value: ast.expr, node: Function) -> bool:
+    """Whether a list or dict holds the same new tensor several times."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        sides = (value.left, value.right)
+        listed = next((s for s in sides if isinstance(s, ast.List)), None)
+        count = next((s for s in sides if not isinstance(s, ast.List)), None)
+        if listed is None or len(listed.elts) != 1 or (isinstance(count, ast.Constant) and count.value == 1):
+            return False
+        return _new_tensor(listed.elts[0], node)
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "dict.fromkeys" and len(value.args) == 2:
+        return _new_tensor(value.args[1], node)
+    if isinstance(value, (ast.ListComp, ast.DictComp)) and len(value.generators) == 1:
+        entry = value.elt if isinstance(value, ast.ListComp) else value.value
+        return isinstance(entry, ast.Name) and _new_tensor(entry, node)
+    return False
+
+
+def _new_tensor(value: ast.expr, node: Function) -> bool:
+    if isinstance(value, ast.Name):
+        made = [
+            item.value
+            for item in ast.walk(node)
+            if isinstance(item, ast.Assign)
+            and any(isinstance(p, ast.Name) and p.id == value.id for t in item.targets for p in _parts(t))
+        ]
+        if len(made) != 1 or value.id in _parameters(node):
+            return False
+        value = made[0]
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(_new_tensor(part, node) for part in value.elts)
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr in _MAKES_TENSOR:
+            return _base_name(value.func.value) in ("torch", "np", "numpy")
+        value = value.func.value
+    return False
+
+
+def _base_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _entry_written(scope: ast.AST, name: str, operators: frozenset[str]) -> bool:
+    """Whether code writes to the entry of a list or dict that a variable picks."""
+
+    def picked(node: ast.expr) -> bool:
+        while isinstance(node, ast.Subscript):
+            inner = node.value
+            if _stored_name(inner) == name:
+                return not isinstance(node.slice, (ast.Constant, ast.Slice))
+            node = inner
+        return False
+
+    for item in ast.walk(scope):
+        if isinstance(item, ast.Assign):
+            if any(
+                isinstance(t, ast.Subscript) and picked(t.value)
+                for target in item.targets
+                for t in _parts(target)
+            ):
+                return True
+        elif isinstance(item, ast.Call) and isinstance(item.func, ast.Attribute):
+            function = item.func
+            if function.attr in ("copy_", "fill_", "zero_", "index_copy_") and picked(function.value):
+                return True
+            if function.attr in operators and function.attr in _WRITERS:
+                given = (*item.args, *(k.value for k in item.keywords))
+                if any(picked(argument) for argument in given):
+                    return True
+    return False
+
+
+def _ignored_strings(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """A layer accepts "encoder_only" as its attention type, keeps it, and nothing ever looks at it."""
+    for owner, holder in module.classes.items():
+        method = holder.methods.get("__init__")
+        for attribute, writers in holder.writers.items() if method is not None else ():
+            if writers != ["__init__"] or _kind_name(attribute) != "attntype":
+                continue
+            read = any(
+                isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
+                for n in ast.walk(module.tree)
+            )
+            for test in ast.walk(method) if method is not None and not read else ():
+                # Let in: ``assert x in (...)``, ``if x not in (...): raise``.
+                if not (isinstance(test, (ast.Assert, ast.If)) and isinstance(test.test, ast.Compare)):
+                    continue
+                wanted = ast.In if isinstance(test, ast.Assert) else ast.NotIn
+                choices = test.test.comparators[0]
+                member = next(
+                    (
+                        n.value
+                        for n in ast.walk(choices)
+                        if isinstance(n, ast.Constant)
+                        and isinstance(n.value, str)
+                        and _ENCODER_KIND.fullmatch(n.value)
+                    ),
+                    None,
+                )
+                if member is not None and isinstance(test.test.ops[0], wanted):
+                    detail = {"member": repr(member), "enum": "", "attribute": attribute, "owner": owner.name}
+                    yield owner.name, Event("attention-type-ignored", _site(module, test.test), detail)
+
+
+def _accepting(module: ModuleIndex, enum: str, member: str) -> set[int]:
+    """The names in the defaults of constructors, and in checks that let the encoder-only member pass."""
+    found: set[int] = set()
+    for index in module.classes.values():
+        method = index.methods.get("__init__")
+        if method is None:
+            continue
+        parts: list[ast.AST] = [*method.args.defaults, *(d for d in method.args.kw_defaults if d is not None)]
+        parts += [
+            a.annotation for a in (*method.args.args, *method.args.kwonlyargs) if a.annotation is not None
+        ]
+        for node in ast.walk(method):
+            if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotIn):
+                allowed = ast.unparse(node.comparators[0])
+                if f"{enum}.{member}" in allowed:
+                    parts.append(node)
+        found.update(id(n) for part in parts for n in ast.walk(part))
+    return found
+
+
+def _kind_name(name: str) -> str:
+    """``AttentionType``, ``attn_type`` and ``attention_type`` name one thing."""
+    return name.lower().replace("_", "").replace("attention", "attn")
+
+
+def _is_constant(statements: list[ast.stmt]) -> bool:
+    return all(
+        isinstance(item, (ast.Assign, ast.AnnAssign)) and isinstance(item.value, ast.Constant)
+        for item in statements
+    )
+
+
+def _captured_lists(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """A list of lengths that is passed while a graph is captured, and only changed in place for a replay."""
+    if "graph(" not in module.text or re.search("graph_task|cpu_update_input|auto_dispatch", module.text):
+        return
+    for cls, index in module.classes.items():
+        lists = {
+            f"self.{target.attr}"
+            for method in index.methods.values()
+            for item in ast.walk(method)
+            if isinstance(item, ast.Assign) and _is_list(item.value)
+            for target in item.targets
+            if isinstance(target, ast.Attribute) and _LENGTH.fullmatch(target.attr)
+        }
+        refilled = {
+            ast.unparse(target.value)
+            for method in index.methods.values()
+            if _calls_method(method, "replay")
+            for item in ast.walk(method)
+            if isinstance(item, (ast.Assign, ast.AugAssign))
+            for target in (item.targets if isinstance(item, ast.Assign) else [item.target])
+            if isinstance(target, ast.Subscript)
+        }
+        for name, method in index.methods.items():
+            for block in ast.walk(method):
+                if not isinstance(block, ast.With) or not any(
+                    isinstance(i.context_expr, ast.Call)
+                    and ast.unparse(i.context_expr.func).endswith("npu.graph")
+                    for i in block.items
+                ):
+                    continue
+                for call in ast.walk(block):
+                    if not isinstance(call, ast.Call):
+                        continue
+                    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                        text = ast.unparse(argument) if isinstance(argument, ast.Attribute) else ""
+                        if text in lists & refilled:
+                            detail = {"name": text, "class": cls.name}
+                            yield name, Event("lengths-captured", _site(module, argument), detail)
+
+
+def _is_list(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return isinstance(value.left, ast.List) or isinstance(value.right, ast.List)
+    return isinstance(value, (ast.List, ast.ListComp))
+
+
+def _calls_method(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == name
+        for n in ast.walk(node)
+    )
+
+
+def _caches_without_dtype(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
+    """``if n > self.n: self.mask = make(n, dtype)`` in a getter that is asked for several dtypes."""
+    for index in module.classes.values():
+        for name, method in index.methods.items():
+            parameters = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+            if "dtype" not in parameters or name == "__init__":
+                continue
+            guard = next(
+                (
+                    item
+                    for item in method.body
+                    if isinstance(item, ast.If) and not _reads(item.test, "dtype") and not item.orelse
+                ),
+                None,
+            )
+            if guard is None or any(_reads(item, "dtype") for item in method.body if item is not guard):
+                continue
+            kept = {
+                t.attr
+                for item in ast.walk(guard)
+                if isinstance(item, ast.Assign) and _reads(item.value, "dtype")
+                for t in item.targets
+                if isinstance(t, ast.Attribute) and _MASK_ATTRIBUTE.search(t.attr)
+            }
+            returned = [item.value for item in ast.walk(method) if isinstance(item, ast.Return)]
+            if not kept or not any(
+                isinstance(n, ast.Attribute) and n.attr in kept
+                for v in returned
+                if v is not None
+                for n in ast.walk(v)
+            ):
+                continue
+            asked: dict[str, set[str]] = {}
+            for call in ast.walk(module.tree):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Attribute)
+                    and call.func.attr == name
+                ):
+                    given = {k.arg: k.value for k in call.keywords if k.arg}
+                    position = parameters.index("dtype")
+                    value = given.get("dtype") or (call.args[position] if position < len(call.args) else None)
+                    text = ast.unparse(value) if value is not None else ""
+                    if re.fullmatch(r"torch\.[a-z]+\d*", text):
+                        asked.setdefault(ast.unparse(call.func.value), set()).add(text)
+            for owner, dtypes in asked.items():
+                if len(dtypes) > 1:
+                    detail = {"method": name, "owner": owner, "dtypes": " and ".join(sorted(dtypes))}
+                    yield name, Event("cache-without-dtype", _site(module, guard.test), detail)
+
+
+_MASK_ATTRIBUTE = re.compile(r"mask", re.I)
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
 
 def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
@@ -511,51 +937,77 @@ def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iter
             )
 
 
-def _rebound_output(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
-    """``output, _ = op(...)`` where ``output`` is the caller's buffer and nothing writes into it."""
-    parameters = {
-        a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    } & _OUTPUT_PARAMETER
-    if not parameters or not calls:
+def _rebound_output(module: ModuleIndex, node: Function, carriers: frozenset[str]) -> Iterator[Event]:
+    """``output, _ = op(...)`` where ``output`` is the caller's buffer and nothing writes into it.
+
+    ``carriers`` are the names of operators and of the functions that call one.
+    """
+    parameters = sorted(_parameters(node) & _OUTPUT_PARAMETER)
+    if not parameters or not _mentions(node, carriers):
         return
-    names = {call.operator.name for call in calls}
-    for name in sorted(parameters):
-        if _is_optional(node, name):
-            # An optional buffer that is made here when it is missing.
+    assigns = [item for item in ast.walk(node) if isinstance(item, ast.Assign)]
+    results = _derived(assigns, carriers)
+    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+    for name in parameters:
+        if _is_optional(node, name) or _filled(node, name):
+            # An optional buffer is made here when it is missing.
             continue
-        rebound: ast.stmt | None = None
-        written = False
-        for item in ast.walk(node):
-            if isinstance(item, ast.Assign):
-                for target in item.targets:
-                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                    if any(isinstance(p, ast.Name) and p.id == name for p in parts) and _mentions(
-                        item.value, frozenset(names)
-                    ):
-                        rebound = rebound or item
-                    if (
-                        isinstance(target, ast.Subscript)
-                        and isinstance(target.value, ast.Name)
-                        and target.value.id == name
-                    ):
-                        written = True
-            elif isinstance(item, ast.Call):
-                function = item.func
-                if (
-                    isinstance(function, ast.Attribute)
-                    and isinstance(function.value, ast.Name)
-                    and function.value.id == name
-                    and function.attr.endswith("_")
-                ):
-                    written = True
-                if any(
-                    k.arg in ("out", "output", "attn_out")
-                    and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(k.value))
-                    for k in item.keywords
-                ):
-                    written = True
-        if rebound is not None and not written and not _read_before(node, name, rebound):
+        rebound = next(
+            (
+                item
+                for item in assigns
+                if any(isinstance(p, ast.Name) and p.id == name for t in item.targets for p in _parts(t))
+                and (
+                    _mentions(item.value, carriers)
+                    or (
+                        # Made of a result and never looked at: it was meant to reach the caller.
+                        not returns
+                        and _mentions(item.value, frozenset(results - {name}))
+                        and not _read_after(node, name, item)
+                    )
+                )
+            ),
+            None,
+        )
+        if rebound is not None and not _read_before(node, name, rebound):
             yield Event("output-rebound", _site(module, rebound), {"parameter": name, "function": node.name})
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _derived(assigns: list[ast.Assign], carriers: frozenset[str]) -> set[str]:
+    """The variables that hold the result of an operator, or what is made of it."""
+    found: set[str] = set()
+    for item in sorted(assigns, key=lambda item: item.lineno):
+        if _mentions(item.value, carriers) or _mentions(item.value, frozenset(found)):
+            found.update(p.id for t in item.targets for p in _parts(t) if isinstance(p, ast.Name))
+    return found
+
+
+def _filled(node: Function, name: str) -> bool:
+    """Whether something is written into a buffer."""
+    for item in ast.walk(node):
+        if isinstance(item, (ast.Assign, ast.AugAssign)):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            if any(isinstance(t, ast.Subscript) and _base_name(_base(t)) == name for t in targets):
+                return True
+        elif isinstance(item, ast.Call):
+            function = item.func
+            if (
+                isinstance(function, ast.Attribute)
+                and _base_name(_base(function.value)) == name
+                and function.attr.endswith("_")
+            ):
+                return True
+            if any(
+                k.arg in ("out", "output", "attn_out")
+                and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(k.value))
+                for k in item.keywords
+            ):
+                return True
+    return False
 
 
 def _is_optional(node: Function, name: str) -> bool:
@@ -575,6 +1027,16 @@ def _is_optional(node: Function, name: str) -> bool:
         if arg.arg == name:
             return isinstance(default_or_none, ast.Constant) and default_or_none.value is None
     return False
+
+
+def _read_after(node: Function, name: str, rebound: ast.stmt) -> bool:
+    return any(
+        isinstance(n, ast.Name)
+        and n.id == name
+        and isinstance(n.ctx, ast.Load)
+        and n.lineno > (rebound.end_lineno or rebound.lineno)
+        for n in ast.walk(node)
+    )
 
 
 def _read_before(node: Function, name: str, rebound: ast.stmt) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kvlint.contract.keys import intern
@@ -24,7 +24,7 @@ from .evaluate import Interpreter
 from .module import ModuleIndex
 from .objects import ClassRef, Func, Instance
 from .state import Frame, OutOfBudget, Record, State
-from .uses import Definition, calls_of, definitions, holders_of, uses_of, writes
+from .uses import Definition, calls_of, constants_written, definitions, holders_of, uses_of
 
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
@@ -42,6 +42,7 @@ QUESTION_STEPS = 40_000
 _CALLED_WITHOUT_NAME = frozenset(("forward", "__call__"))
 
 T = TypeVar("T")
+_Family = tuple[dict[ast.ClassDef, ClassRef], list["Place"], bool]
 Place = tuple[ModuleIndex, "Definition | ast.stmt", "ClassRef | None"]
 
 
@@ -55,6 +56,20 @@ class _Seen:
 
     watch: Watch
     final: State
+    _inputs: list[frozenset[Hashable]] = field(default_factory=list)
+
+    def inputs(self, interpreter: Interpreter) -> frozenset[Hashable]:
+        """The parameters and attributes that it passes on in some form."""
+        if not self._inputs:
+            values: list[Value] = [value for _, _, value in self.watch.written]
+            for passed in self.watch.passed:
+                values += [*passed.args, *passed.kwargs.values()]
+            for made in self.watch.made:
+                instance = made.instance
+                values += [*(instance.args or ()), *(instance.kwargs or {}).values()]
+            values += [value for value in self.final.attrs.values()]
+            self._inputs.append(frozenset(_inputs(values, interpreter, len(self.final.attrs) + 200)))
+        return self._inputs[0]
 
 
 class Flow:
@@ -64,6 +79,8 @@ class Flow:
         self.interpreter = interpreter
         self._made: dict[ast.ClassDef, tuple[Made, ...]] = {}
         self._seen: dict[ast.AST, _Seen | None] = {}
+        self._families: dict[ast.ClassDef, _Family] = {}
+        self._callers_of: dict[ast.AST | object, list[Place]] = {}
         self._tried: set[Hashable] = set()
 
     def improve(self, func: Func, records: Iterable[Record]) -> bool:
@@ -74,24 +91,54 @@ class Flow:
         interpreter = self.interpreter
         arguments = [value for r in records for value, _ in (*r.positional, *r.keywords.values())]
         known = interpreter.parameters
-        keys = [
+        asked = [
             key
             for key in _inputs(arguments, interpreter)
             if key not in self._tried and not (key in known and known[key][0].node is func.node)
         ]
-        told = False
+        learned = self._chain(asked)
+        if not any(_tells(interpreter.better[key]) for key in asked if key in interpreter.better):
+            for key in learned:
+                del interpreter.better[key]
+            return False
+        self._forget(learned)
+        return True
+
+    def _chain(self, keys: list[Hashable]) -> list[Hashable]:
+        """Answers questions, then those that the answers raise; what was learned."""
+        interpreter = self.interpreter
+        better = interpreter.better
+        learned: list[Hashable] = []
+        frontier = keys
         for _ in range(MAX_CHAIN):
-            new = [key for key in keys if self._learned(key)]
+            new = [key for key in frontier if self._learned(key)]
             if not new:
                 break
-            told = True
-            interpreter.forget()
-            self._made.clear()
-            self._seen.clear()
-            # What was told in terms of these is told again.
-            found = interpreter.better.items()
-            keys = [key for key, value in found if not set(new).isdisjoint(_inputs([value], interpreter))]
-        return told
+            learned += new
+            raised = _inputs([better[key] for key in new], interpreter)
+            frontier = [key for key in raised if key not in self._tried]
+        # The answers in terms of other questions, now that those have answers, too.
+        for key in reversed(learned):
+            inputs = [item for item in _inputs([better[key]], interpreter) if item in better and item != key]
+            if not inputs:
+                continue
+            if any(not isinstance(leaf, Unknown) for leaf in plain_leaves(better[key])):
+                self._forget(inputs)
+                self._learned(key)
+            else:
+                for item in inputs:
+                    better[key] = substituted(better[key], item, better[item])
+        return learned
+
+    def _forget(self, keys: list[Hashable]) -> None:
+        """Drops what was worked out from inputs that are better known now."""
+        interpreter = self.interpreter
+        interpreter.forget()
+        changed = set(keys)
+        for node, seen in list(self._seen.items()):
+            if seen is not None and not changed.isdisjoint(seen.inputs(interpreter)):
+                del self._seen[node]
+                self._made.clear()
 
     def _learned(self, key: Hashable) -> bool:
         self._tried.add(key)
@@ -164,9 +211,9 @@ class Flow:
         site = obj.place
         one = obj.args is not None
         made = (Made(obj, site),) if one and isinstance(site, Site) else self.made(obj.cls)
-        elsewhere = self._assigned(obj.cls, name) if made else None
-        if elsewhere is None:
+        if not made:
             return None
+        elsewhere = self._assigned(obj.cls, name)
         options: list[Value] = []
         for item in made:
             instance = item.instance
@@ -218,9 +265,10 @@ class Flow:
         made: dict[Hashable, Made] = {}
         for place in places:
             seen = self._watched(place)
-            if seen is None:
+            made_here = seen.watch.made if seen is not None else []
+            if seen is None or not any(item.instance.cls.index.node in family for item in made_here):
                 return ()
-            for item in seen.watch.made:
+            for item in made_here:
                 if item.instance.cls.index.node in family:
                     if item.instance.args is None:
                         return ()
@@ -233,8 +281,14 @@ class Flow:
                     made[item.instance.key, item.partial] = final
         return tuple(made.values()) if len(made) <= MAX_MADE else ()
 
-    def _family(self, cls: ClassRef) -> tuple[dict[ast.ClassDef, ClassRef], list[Place], bool]:
+    def _family(self, cls: ClassRef) -> _Family:
         """The class and its subclasses, where they are called, and whether they may be elsewhere."""
+        node = cls.index.node
+        if node not in self._families:
+            self._families[node] = self._search(cls)
+        return self._families[node]
+
+    def _search(self, cls: ClassRef) -> _Family:
         family = {cls.index.node: cls}
         while True:
             before = len(family)
@@ -279,8 +333,8 @@ class Flow:
                 modules.append(module)
         return modules
 
-    def _assigned(self, cls: ClassRef, name: str) -> list[Value] | None:
-        """What code outside the class assigns to the attribute; None when that is not visible."""
+    def _assigned(self, cls: ClassRef, name: str) -> list[Value]:
+        """What code outside the class assigns to the attribute."""
         interpreter = self.interpreter
         corpus = interpreter.files.corpus(cls.module.path)
         found: list[Value] = []
@@ -288,11 +342,15 @@ class Flow:
             if name not in module.foreign_writes:
                 continue
             for node, owner in definitions(module):
-                if not writes(node, name):
+                constants = constants_written(node, name)
+                if constants is not None:
+                    found += [Const(value) for value in constants]
                     continue
                 seen = self._watched((module, node, owner))
                 if seen is None:
-                    return None
+                    reason = f"{node.name}() sets it and costs too much to follow"
+                    found.append(Unknown(("set", id(node), name), name, reason, declared=True))
+                    continue
                 for base, attribute, value in seen.watch.written:
                     if attribute != name:
                         continue
@@ -320,6 +378,11 @@ class Flow:
         return found
 
     def _callers(self, func: Func) -> list[Place]:
+        if func.node not in self._callers_of:
+            self._callers_of[func.node] = self._find_callers(func)
+        return self._callers_of[func.node]
+
+    def _find_callers(self, func: Func) -> list[Place]:
         corpus = self.interpreter.files.corpus(func.module.path)
         places: list[Place] = []
         if func.name in _CALLED_WITHOUT_NAME:
@@ -363,7 +426,7 @@ class Flow:
                     func = interpreter.function(module, node, owner)
                     if func is None:
                         return None
-                    final = interpreter.enter(func)
+                    final = self._entered(func)
                 else:
                     final = interpreter.module_statement(module, node)
             self._seen[node] = _Seen(watch, final or State())
@@ -373,6 +436,21 @@ class Flow:
         finally:
             interpreter.limit = limit
         return self._seen[node]
+
+    def _entered(self, func: Func) -> State | None:
+        """The state at the end of a function: of a method, on objects of every class that has it."""
+        interpreter = self.interpreter
+        if func.owner is None:
+            return interpreter.enter(func)
+        final = interpreter.enter(func, interpreter.symbolic_instance(func.owner, exact=True))
+        names = frozenset(func.owner.index.writers) | frozenset(func.owner.index.fields)
+        names |= frozenset(func.owner.index.methods)
+        for cls in self.receivers(func, names):
+            other = interpreter.enter(func, interpreter.symbolic_instance(cls))
+            if final is not None and other is not None:
+                final.attrs.update(other.attrs)
+                final.heap.update(other.heap)
+        return final
 
 
 def _line(func: Func) -> int:
@@ -394,7 +472,12 @@ def _joint(options: list[Value], plain: Unknown) -> Value | None:
     return joint
 
 
-def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]:
+def _tells(value: Value) -> bool:
+    """Whether a value is more than another name for something unknown."""
+    return any(not isinstance(leaf, Unknown) or leaf.is_tensor for leaf in plain_leaves(value))
+
+
+def _inputs(values: Iterable[Value], interpreter: Interpreter, most: int = MAX_QUESTIONS) -> list[Hashable]:
     """The parameters and attributes that values come from."""
     found: dict[Hashable, None] = {}
     pending: list[object] = list(values)
@@ -423,7 +506,7 @@ def _inputs(values: Iterable[Value], interpreter: Interpreter) -> list[Hashable]
             pending.append(part.key)
         elif isinstance(part, Tensor):
             pending += [part.key, *(part.shape or ())]
-    return list(found)[:MAX_QUESTIONS]
+    return list(found)[:most]
 
 
 __all__ = ["Flow"]

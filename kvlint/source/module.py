@@ -101,6 +101,8 @@ class ModuleIndex:
         """Names of objects that are changed in place somewhere (``NAME[k] = v``, ``NAME.copy_(x)``)."""
         self.foreign_changes: set[str] = set()
         """Attribute names whose objects are changed in place through anything but ``self``."""
+        self.called: list[tuple[ast.stmt, object, frozenset[str]]] = []
+        """Outermost functions with their class, and other statements, with the names they call; on demand."""
         self._chunks: dict[tuple[int, int], Chunk] = {}
         self._scan(self.tree.body, conditional=False)
         self._attribute_writes()

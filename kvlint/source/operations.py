@@ -33,7 +33,6 @@ from .algebra import (
     positive,
 )
 from .chunk import Site
-from .names import Names
 from .objects import (
     ClassRef,
     Func,
@@ -42,6 +41,7 @@ from .objects import (
     Namespace,
     Ref,
 )
+from .result_use import Results
 from .state import (
     Frame,
     State,
@@ -68,12 +68,14 @@ from .torchlib import (
 from .transfer import arithmetic
 
 
-class Operations(Names):
+class Operations(Results):
     """Operators, comparisons and conditional expressions."""
 
     def _unary(self, node: cst.UnaryOperation, frame: Frame) -> Value:
         value = self.expr(node.expression, frame)
         site = Site(frame.chunk, node)
+        if not isinstance(node.operator, cst.Not):
+            self.touched(value, "operand", "", site, frame)
         if isinstance(node.operator, cst.Not):
             test = self.truth(value, node.expression, frame)
             if isinstance(test, bool):
@@ -122,6 +124,9 @@ class Operations(Names):
         return result
 
     def binary(self, left: Value, operator: str, right: Value, site: Site, frame: Frame) -> Value:
+        for value in (left, right):
+            self.touched(value, "operand", operator, site, frame)
+
         def apply(a: Value, b: Value) -> Value:
             return self._arithmetic(a, operator, b, site, frame)
 

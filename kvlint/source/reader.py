@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import libcst as cst
 
 from kvlint.contract import catalogue
-from kvlint.contract.call import Call, Event, Scope, Target, bind
-from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Value
+from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
+from kvlint.contract.keys import origin
+from kvlint.contract.tri import Place
+from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
+from .algebra import plain_leaves
 from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
@@ -21,11 +25,12 @@ from .events import class_events, function_events, module_events
 from .flow import Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
+from .negative import Span, expected_failures
 from .objects import ClassRef, Func
 from .prefilter import relevant
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
-from .usage import Usage
+from .usage import Usage, is_layer
 from .walk import walk
 
 # How often a function is evaluated again with what its inputs turned out to be.
@@ -105,6 +110,7 @@ class _Reading:
 
     def run(self) -> Analysis:
         self.interpreter.records.clear()
+        self.interpreter.results.clear()
         self.interpreter.views.clear()
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
@@ -119,8 +125,15 @@ class _Reading:
             self._trees[func.node] = definition.node
         self._module_level()
         usages: dict[Chunk, Usage] = {}
+        runs: dict[int, list[Record]] = {}
+        for record in self.interpreter.records:
+            runs.setdefault(record.run, []).append(record)
+        writers: dict[int, Call | None] = {}
         # A call in another file is reported where that file is read.
         records = [r for r in self.interpreter.records if r.frame.module is self.module]
+        failures = expected_failures(self.module)
+        if failures:
+            records = [record for record in records if not self._expected(record, failures)]
         records.sort(key=lambda record: len(record.trail))
         for record in records:
             key = record.frame.node or record.frame.chunk
@@ -136,10 +149,7 @@ class _Reading:
             calls: list[Call] = []
             seen: set[tuple[int, tuple[Any, ...]]] = set()
             for record in scopes[key]:
-                usage = usages.get(record.site.chunk)
-                if usage is None:
-                    usage = usages[record.site.chunk] = Usage(record.site.chunk)
-                call = self._call(record, usage)
+                call = self._call(record, usages)
                 if call is None:
                     continue
                 mark = (
@@ -149,6 +159,7 @@ class _Reading:
                 if mark in seen:
                     continue
                 seen.add(mark)
+                call.earlier, call.later = self._around(record, runs.get(record.run, []), writers, usages)
                 calls.append(call)
             if calls:
                 tree = self._trees.get(key)
@@ -160,7 +171,10 @@ class _Reading:
                 result.append(Scope(names[key], tuple(calls), found))
         for index, group in members:
             result[index] = replace(result[index], peers=tuple(groups[group]))
-        for name, event in (*class_events(self.module, self.operators), *module_events(self.module)):
+        for name, event in (
+            *class_events(self.module, self.operators),
+            *module_events(self.module, self.operators),
+        ):
             result.append(Scope(name, (), (event,), event.place))
         for site, value, frame in self.interpreter.views:
             if frame.module is self.module:
@@ -225,22 +239,30 @@ class _Reading:
             self._run(func, names)
 
     def _run(self, func: Func, names: frozenset[str]) -> None:
-        with contextlib.suppress(OutOfBudget, RecursionError):
-            self.interpreter.run_root(func)
+        interpreter = self.interpreter
+        self._ordered(partial(interpreter.run_root, func))
         if self._mentions_operator(func):
             for cls in self.flow.receivers(func, names):
-                with contextlib.suppress(OutOfBudget, RecursionError):
-                    self.interpreter.run_on(func, cls)
+                self._ordered(partial(interpreter.run_on, func, cls))
             for passed in self.flow.contexts(func):
-                with contextlib.suppress(OutOfBudget, RecursionError):
-                    self.interpreter.run_called(func, passed)
+                self._ordered(partial(interpreter.run_called, func, passed))
         seen: set[int] = set()
         pending = self._nested(func, seen)
         while pending:
             nested, state = pending.pop(0)
-            with contextlib.suppress(OutOfBudget, RecursionError):
-                self.interpreter.run_root(replace(nested, closure=state))
+            self._ordered(partial(interpreter.run_root, replace(nested, closure=state)))
             pending.extend(self._nested(func, seen))
+
+    def _ordered(self, evaluate: Callable[[], object]) -> None:
+        """Evaluates a function; the calls met meanwhile are in the order they run."""
+        interpreter = self.interpreter
+        interpreter.runs += 1
+        interpreter.mutated.clear()
+        start = len(interpreter.records)
+        with contextlib.suppress(OutOfBudget, RecursionError):
+            evaluate()
+        for record in interpreter.records[start:]:
+            record.run = interpreter.runs
 
     def _nested(self, func: Func, seen: set[int]) -> list[tuple[Func, State]]:
         """The functions inside a function that evaluation has come across, and that mention an operator."""
@@ -293,14 +315,78 @@ class _Reading:
 
     # Records to calls.
 
-    def _call(self, record: Record, usage: Usage) -> Call | None:
+    def _expected(self, record: Record, failures: list[Span]) -> bool:
+        """Whether a test says that a call fails, where it stands or where the function was entered."""
+        places = [record.site, *(note.place for note in record.trail)]
+        return any(
+            first <= place.line <= last
+            for place in places
+            if place is not None and place.path == self.module.path
+            for first, last in failures
+        )
+
+    def _around(
+        self,
+        record: Record,
+        run: list[Record],
+        writers: dict[int, Call | None],
+        usages: dict[Chunk, Usage],
+    ) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+        """The cache writers that run before and after a call, whenever the call itself runs."""
+        if not record.run or _writes_cache(record):
+            return (), ()
+        passed = {*record.path, *record.assumed.items()}
+        found: tuple[list[Call], list[Call]] = ([], [])
+        for other in run:
+            if other is record or not _writes_cache(other):
+                continue
+            if not all(item in passed for item in (*other.path, *other.assumed.items())):
+                continue
+            if id(other) not in writers:
+                writers[id(other)] = self._call(other, usages)
+            call = writers[id(other)]
+            if call is None:
+                continue
+            early, late = (other, record) if other.number < record.number else (record, other)
+            changed = {key for key, number in late.mutated if number > early.number}
+            if not any(key in changed for key in _identities(call)):
+                found[early is record].append(call)
+        return tuple(found[0]), tuple(found[1])
+
+    def _use(self, record: Record, usages: dict[Chunk, Usage]) -> Use:
+        """What the code does with the results, here and in the functions that they are returned to."""
+        entered = [note.place for note in reversed(record.trail) if isinstance(note.place, Site)]
+        sites = [record.site, *(site for site in entered if isinstance(site.node, cst.Call))]
+        use = Use()
+        for site in sites:
+            usage = _usage(usages, site.chunk)
+            use = usage.of(site.node)
+            if not usage.is_returned(site.node):
+                break
+        touched: dict[int, Place] = {}
+        views: list[View] = []
+        operands: list[View] = []
+        for touch in record.touches:
+            if not touch.sure:
+                continue
+            if touch.how != "passed" or is_layer(touch.name):
+                touched.setdefault(touch.index, touch.site)
+            found = View(touch.index, touch.name, touch.sizes, touch.site)
+            if touch.how == "method":
+                views.append(found)
+            elif touch.how in ("operand", "argument") and not touch.cast:
+                operands.append(found)
+        return replace(use, touched=touched, views=tuple(views), operands=tuple(operands))
+
+    def _call(self, record: Record, usages: dict[Chunk, Usage]) -> Call | None:
         operator = catalogue.find(record.operator, record.overload, self.target.torch_npu) or catalogue.find(
             record.operator, record.overload
         )
         if operator is None:
             return None
         binding = bind(operator, record.positional, record.keywords, record.opaque)
-        use = usage.of(record.site.node)
+        usage = _usage(usages, record.site.chunk)
+        use = self._use(record, usages)
         values: dict[str, Value] = dict(binding.values)
         for param in operator.params:
             values[param.name] = settled(values[param.name], "Tensor" in param.type)
@@ -322,6 +408,27 @@ class _Reading:
         if isinstance(place, Site) and usage.used_later(place.node):
             return _uncopied(value)
         return value
+
+
+def _writes_cache(record: Record) -> bool:
+    operator = catalogue.find(record.operator, record.overload)
+    return operator is not None and operator.family in ("cache_write", "prolog")
+
+
+def _identities(call: Call) -> Iterator[Hashable]:
+    """What identifies the arguments of a call, under casts and copies to the host."""
+    for value in call.binding.values.values():
+        for leaf in plain_leaves(value):
+            if isinstance(leaf, (Unknown, Tensor)):
+                yield leaf.key
+                yield origin(leaf.key)
+
+
+def _usage(usages: dict[Chunk, Usage], chunk: Chunk) -> Usage:
+    found = usages.get(chunk)
+    if found is None:
+        found = usages[chunk] = Usage(chunk)
+    return found
 
 
 def _uncopied(value: Value, but: Chunk | None = None) -> Value:

@@ -8,6 +8,7 @@ from typing import Any
 
 import libcst as cst
 
+from kvlint.contract.num import Num
 from kvlint.contract.paths import Assumptions, Cond, consistent, decide
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
@@ -73,6 +74,29 @@ class State:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A use of a result.
+
+    Attributes:
+        index: which result.
+        how: "method" (of the result), "operand", "index", "argument" (of a library function or operator), or
+            "passed" (to code that is not visible).
+        name: of the method or function.
+        sure: whether the use is reached whenever the call is.
+        sizes: the numbers that a method is called with.
+        cast: whether the result was converted or copied before.
+    """
+
+    index: int
+    how: str
+    name: str
+    site: Site
+    sure: bool
+    sizes: tuple[Num | None, ...] | None = None
+    cast: bool = False
+
+
 @dataclass
 class Record:
     """An operator call that evaluation came across."""
@@ -88,6 +112,14 @@ class Record:
     trail: tuple[Note, ...]
     frame: Frame
     partial: bool = False
+    touches: list[Touch] = field(default_factory=list)
+    """What happens to the results, in the order of evaluation."""
+    run: int = 0
+    """The evaluation of an outermost function that came across it: its calls are in the order they run."""
+    mutated: tuple[tuple[Hashable, int], ...] = ()
+    """What may have been changed in place before, and after how many calls."""
+    number: int = 0
+    """How many calls had been met before."""
 
 
 @dataclass

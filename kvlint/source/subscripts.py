@@ -76,6 +76,7 @@ class Subscripts(Operations):
                     for b in (item.lower, item.upper, item.step)
                 ]
                 indices.append(tuple(bounds))
+        self.touched(base, "index", "", site, frame)
         flat = [value for value in indices if isinstance(value, Value)]
         if len(flat) == len(indices):
             return self.lift(

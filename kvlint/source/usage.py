@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import libcst as cst
@@ -95,63 +96,35 @@ class Usage:
             return Use(dropped=False)
         target = assign.targets[0].target
         if isinstance(target, cst.Name):
-            return Use(dropped=False, read=self._indexed_reads(target, assign), whole=self._whole_use(target))
+            later = self._unpacked_later(target)
+            return Use(
+                dropped=False,
+                unpacked=None if later is None else len(later.elements),
+                read=self._indexed_reads(target),
+                whole=self._whole_use(target),
+            )
         if not isinstance(target, (cst.Tuple, cst.List)):
             return Use(dropped=False)
         if any(isinstance(e, cst.StarredElement) for e in target.elements):
             return Use(dropped=False)
+        read = self._unpacked(target)
+        return Use(dropped=False, unpacked=len(target.elements), read=read)
+
+    def _unpacked(self, target: cst.Tuple | cst.List) -> dict[int, Place]:
+        """Where the elements of an unpacked result are read first."""
         read: dict[int, Place] = {}
-        touched: dict[int, Place] = {}
         for index, element in enumerate(target.elements):
             if isinstance(element.value, cst.Name):
                 first = self._first_read(element.value.value, element.value)
                 if first is not None:
                     read[index] = first
-                computed = self._first_touch(element.value)
-                if computed is not None:
-                    touched[index] = computed
             else:
                 read[index] = Site(self.chunk, element)
-        return Use(dropped=False, unpacked=len(target.elements), read=read, touched=touched)
-
-    def _first_touch(self, target: cst.Name) -> Place | None:
-        """Where a name that is bound once is first computed with."""
-        if len(self._stores.get(target.value, [])) > 1:
-            return None
-        for node in self._reads.get(target.value, []):
-            after = self._order[node] > self._order[target]
-            if after and self._computes(node) and self._branches(node) <= self._branches(target):
-                return Site(self.chunk, node) if not self._left_between(target, node) else None
-        return None
-
-    def _left_between(self, start: cst.CSTNode, end: cst.CSTNode) -> bool:
-        """Whether a test between two nodes may have left: what follows then runs on some paths only."""
-        first, last = self._order[start], self._order[end]
-        return any(
-            first < self._order[node] < last and not any(part is end for part in walk(node))
-            for node in self._exits
-        )
-
-    @cached_property
-    def _exits(self) -> list[cst.CSTNode]:
-        kinds = (cst.Return, cst.Raise, cst.Break, cst.Continue)
-        return [node for node in self._order if isinstance(node, kinds)]
-
-    def _branches(self, node: cst.CSTNode) -> set[int]:
-        """The tests around a node."""
-        found: set[int] = set()
-        parent = self._parents.get(node)
-        while parent is not None:
-            if isinstance(parent, (cst.If, cst.IfExp, cst.While, cst.BooleanOperation)):
-                found.add(id(parent))
-            parent = self._parents.get(parent)
-        return found
+        return read
 
     def _whole_use(self, target: cst.Name) -> Place | None:
         """Where a name is computed with as one tensor before it is bound again."""
-        start = self._order[target]
-        bound = [self._order[n] for n in self._stores.get(target.value, []) if self._order[n] > start]
-        end = min(bound, default=len(self._order))
+        start, end = self._span(target)
         for node in self._reads.get(target.value, []):
             indexed = isinstance(self._parents.get(node), cst.Subscript)
             if start < self._order[node] < end and not indexed and self._computes(node):
@@ -182,7 +155,47 @@ class Usage:
         picked = later[0] if later else reads[0] if reads and self._in_loop(after) else None
         return Site(self.chunk, picked) if picked is not None else None
 
-    def _indexed_reads(self, target: cst.Name, assign: cst.Assign) -> dict[int, Place] | None:
+    def _span(self, target: cst.Name) -> tuple[int, int]:
+        """From where to where in the source a name holds what it is given here, tests and loops aside."""
+        start = self._order[target]
+        bound = [self._order[n] for n in self._stores.get(target.value, []) if self._order[n] > start]
+        return start, min(bound, default=len(self._order))
+
+    def _unpacking(self, node: cst.Name) -> cst.Tuple | cst.List | None:
+        """The names in ``a, b = r``, for ``r``."""
+        assign = self._parents.get(node)
+        if not (isinstance(assign, cst.Assign) and assign.value is node and len(assign.targets) == 1):
+            return None
+        names = assign.targets[0].target
+        if isinstance(names, (cst.Tuple, cst.List)) and not any(
+            isinstance(element, cst.StarredElement) for element in names.elements
+        ):
+            return names
+        return None
+
+    def _unpacked_later(self, target: cst.Name) -> cst.Tuple | cst.List | None:
+        """``r = op(...)`` followed by ``a, b = r``, under the same tests."""
+        if len(self._stores.get(target.value, [])) > 1:
+            return None
+        for node in self._reads.get(target.value, []):
+            names = self._unpacking(node) if self._order[node] > self._order[target] else None
+            if names is not None and self._branches(node) <= self._branches(target):
+                return names
+        return None
+
+    def _branches(self, node: cst.CSTNode) -> set[int]:
+        """The tests around a node."""
+        found: set[int] = set()
+        parent = self._parents.get(node)
+        while parent is not None:
+            if isinstance(
+                parent, (cst.If, cst.IfExp, cst.While, cst.BooleanOperation, cst.Match, cst.Try, cst.TryStar)
+            ):
+                found.add(id(parent))
+            parent = self._parents.get(parent)
+        return found
+
+    def _indexed_reads(self, target: cst.Name) -> dict[int, Place] | None:
         """``r = op(...)`` followed by ``r[0]`` or ``a, b = r``; None when ``r`` is used in other ways."""
         start = self._order.get(target, 0)
         read: dict[int, Place] = {}
@@ -192,14 +205,43 @@ class Usage:
             parent = self._parents.get(node)
             index = (
                 parent.slice[0].slice
-                if isinstance(parent, cst.Subscript) and len(parent.slice) == 1
+                if isinstance(parent, cst.Subscript) and parent.value is node and len(parent.slice) == 1
                 else None
             )
+            names = self._unpacking(node)
             if isinstance(index, cst.Index) and isinstance(index.value, cst.Integer) and parent is not None:
-                read.setdefault(int(index.value.value), Site(self.chunk, parent))
+                read.setdefault(int(index.value.value, 0), Site(self.chunk, parent))
+            elif names is not None:
+                for position, place in self._unpacked(names).items():
+                    read.setdefault(position, place)
             else:
                 return None
         return read
+
+    def is_returned(self, node: cst.CSTNode) -> bool:
+        """Whether the result of a call is all that its function ever returns."""
+        parent = self._parents.get(node)
+        if isinstance(parent, cst.Await):
+            node, parent = parent, self._parents.get(parent)
+        returned: cst.CSTNode | None = parent if isinstance(parent, cst.Return) else None
+        if isinstance(parent, cst.Assign) and parent.value is node and len(parent.targets) == 1:
+            target = parent.targets[0].target
+            if not isinstance(target, cst.Name) or len(self._stores.get(target.value, [])) > 1:
+                return False
+            reads = self._reads.get(target.value, [])
+            above = self._parents.get(reads[0]) if len(reads) == 1 else None
+            returned = above if isinstance(above, cst.Return) else None
+        if returned is None:
+            return False
+        function = self._function(returned)
+        returns = [item for item in self._order if isinstance(item, cst.Return)]
+        return all(item is returned for item in returns if self._function(item) is function)
+
+    def _function(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        parent = self._parents.get(node)
+        while parent is not None and not isinstance(parent, (cst.FunctionDef, cst.Lambda)):
+            parent = self._parents.get(parent)
+        return parent
 
     def _in_loop(self, node: cst.CSTNode) -> bool:
         parent = self._parents.get(node)
@@ -229,6 +271,14 @@ class Usage:
                 return False
             name = source
         return False
+
+
+_LAYER = re.compile(r"(\w+_)?(proj|projection|linear|norm|layernorm|rmsnorm|mlp|fc|dense)\d*")
+
+
+def is_layer(name: str) -> bool:
+    """Whether an attribute names a layer: what is handed to one is computed with."""
+    return bool(_LAYER.fullmatch(name))
 
 
 MAX_VIEWS = 8

@@ -104,20 +104,21 @@ def calls_of(
 
     In the classes whose nodes are ``owners`` (by ``id``), ``cls(...)`` is one too.
     """
-    for node, owner in definitions(module):
+    if not module.called:
+        for definition, of in definitions(module):
+            module.called.append((definition, of, _called_in(definition)))
+        for statement in module.tree.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.With)):
+                module.called.append((statement, None, _called_in(statement)))
+    for node, owner, called in module.called:
+        assert owner is None or isinstance(owner, ClassRef)
         own = owner is not None and id(owner.index.node) in owners
-        for item in ast.walk(node):
-            if isinstance(item, ast.Call) and (
-                last_name(item.func) in names
-                or (own and isinstance(item.func, ast.Name) and item.func.id == "cls")
-            ):
-                yield node, owner
-                break
-    for statement in module.tree.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.With)) and any(
-            isinstance(item, ast.Call) and last_name(item.func) in names for item in ast.walk(statement)
-        ):
-            yield statement, None
+        if not called.isdisjoint(names) or (own and "cls" in called):
+            yield node, owner
+
+
+def _called_in(node: ast.AST) -> frozenset[str]:
+    return frozenset(last_name(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
 
 
 def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
@@ -142,12 +143,40 @@ def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
     return found
 
 
-def writes(node: ast.AST, name: str) -> bool:
-    """Whether a function sets an attribute of that name on something other than ``self``."""
-    return any(
-        isinstance(item, ast.Attribute)
-        and item.attr == name
-        and isinstance(item.ctx, ast.Store)
-        and not (isinstance(item.value, ast.Name) and item.value.id == "self")
-        for item in ast.walk(node)
+def constants_written(node: ast.AST, name: str) -> list[object] | None:
+    """The constants that a function gives an attribute of that name on something other than ``self``.
+
+    None when it gives it something else; empty when it does not set it.
+    """
+    found: list[object] = []
+    for item in ast.walk(node):
+        if isinstance(item, ast.Assign):
+            targets = item.targets
+        elif isinstance(item, (ast.AnnAssign, ast.AugAssign, ast.For, ast.NamedExpr)):
+            targets = [item.target]
+        elif isinstance(item, ast.withitem) and item.optional_vars is not None:
+            targets = [item.optional_vars]
+        elif isinstance(item, ast.Call) and last_name(item.func) == "setattr" and len(item.args) == 3:
+            if isinstance(item.args[1], ast.Constant) and item.args[1].value == name:
+                return None
+            continue
+        else:
+            continue
+        value = getattr(item, "value", None)
+        for target in targets:
+            if _is_written(target, name):
+                if not isinstance(item, (ast.Assign, ast.AnnAssign)) or not isinstance(value, ast.Constant):
+                    return None
+                found.append(value.value)
+            elif any(_is_written(part, name) for part in ast.walk(target)):
+                return None
+    return found
+
+
+def _is_written(target: ast.AST, name: str) -> bool:
+    return (
+        isinstance(target, ast.Attribute)
+        and target.attr == name
+        and isinstance(target.ctx, ast.Store)
+        and not (isinstance(target.value, ast.Name) and target.value.id == "self")
     )

@@ -25,9 +25,9 @@ class MixedCacheFormats(Rule):
     """The writer stores NZ blocks and the reader views the cache as ND, or the other way round.
 
     ## What it does
-    Compares the ``cache_mode`` of the writers of a class with the rank that attention reads the same memory
-    with: a 5-D view is NZ, a 3-D or 4-D one is ND. A mode that is fixed while the view depends on an option
-    is reported for the option's other value.
+    Compares the ``cache_mode`` of the writers of a class, and of those that run in the functions it calls,
+    with the rank that attention reads the same memory with: a 5-D view is NZ, a 3-D or 4-D one is ND. A mode
+    that is fixed while the view depends on an option is reported for the option's other value.
 
     ## Why it is wrong
     Both formats have the same number of bytes, so either view is accepted. Read in the wrong one, every row
@@ -51,6 +51,31 @@ class MixedCacheFormats(Rule):
     contract = ("KR-06", "MP-08", "PA-08")
     families = ("fia",)
     bad = {
+        "cache object": """
+            class Cache:
+                def __init__(self, blocks, heads, dim):
+                    self.heads, self.dim = heads, dim
+                    self.k = torch.zeros(blocks, heads * dim // 16, 128, 16, dtype=torch.bfloat16)
+                    self.v = torch.zeros(blocks, heads * dim // 16, 128, 16, dtype=torch.bfloat16)
+
+                def save(self, k, v, slots):
+                    torch_npu.npu_scatter_pa_kv_cache(k, v, self.k, self.v, slots, cache_mode="PA_NZ")
+
+                def pages(self):
+                    shape = (-1, 128, self.heads * self.dim)
+                    return self.k.view(shape), self.v.view(shape)
+
+            def prefill(q, k, v, cache: Cache, slots, table, ends, lens, mask):
+                cache.save(k, v, slots)
+                keys, values = cache.pages()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q,
+                    keys,  # KV650
+                    values,  # KV650
+                    num_heads=8, num_key_value_heads=cache.heads, scale=0.1,
+                    input_layout="TND", sparse_mode=3, atten_mask=mask, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)[0]
+        """,
         "fixed mode, optional view": """
             class Latent:
                 def __init__(self, blocks, use_nz):
@@ -79,6 +104,28 @@ class MixedCacheFormats(Rule):
         """,
     }
     ok = {
+        "cache object with an NZ view": """
+            class Cache:
+                def __init__(self, blocks, heads, dim):
+                    self.heads, self.dim = heads, dim
+                    self.k = torch.zeros(blocks, heads * dim // 16, 128, 16, dtype=torch.bfloat16)
+                    self.v = torch.zeros(blocks, heads * dim // 16, 128, 16, dtype=torch.bfloat16)
+
+                def save(self, k, v, slots):
+                    torch_npu.npu_scatter_pa_kv_cache(k, v, self.k, self.v, slots, cache_mode="PA_NZ")
+
+                def pages(self):
+                    shape = (-1, self.heads, self.dim // 16, 128, 16)
+                    return self.k.view(shape), self.v.view(shape)
+
+            def prefill(q, k, v, cache: Cache, slots, table, ends, lens, mask):
+                cache.save(k, v, slots)
+                keys, values = cache.pages()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, keys, values, num_heads=8, num_key_value_heads=cache.heads, scale=0.1,
+                    input_layout="TND", sparse_mode=3, atten_mask=mask, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)[0]
+        """,
         "same option": """
             class Latent:
                 def __init__(self, blocks, use_nz):
@@ -122,7 +169,7 @@ class MixedCacheFormats(Rule):
             return
         writers = [
             peer.under(call.assumed)
-            for peer in call.scope.peers
+            for peer in (*call.scope.peers, *call.earlier, *call.later)
             if peer.operator.family in ("cache_write", "prolog") and peer.has("cache_mode")
         ]
         for role in ("key", "value", "key_rope"):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import PROVED, Confidence, Rule, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import PROVED, Confidence, Outcome, Rule, Severity, Verdict, undecided, violated
 from kvlint.contract.sizes import equal, shown
-from kvlint.contract.tri import Tri
+from kvlint.contract.tri import Note, Tri
 
 from ._common import SCATTER, readers
 
@@ -127,7 +127,8 @@ class ScatterAxis(Rule):
         if not isinstance(number, int):
             yield undecided(axis_arg.constant.equals(number))
             return
-        yield from self._sizes(data, updates, axis_arg, number)
+        sizes = self._sizes(data, updates, axis_arg, number)
+        yield sizes
         named = self._named(data, number)
         if named is not None:
             yield violated(
@@ -137,28 +138,34 @@ class ScatterAxis(Rule):
                 "Pass the axis of the sequence.",
             )
         else:
-            yield self._reader(call, data, axis_arg, number)
+            reader = self._reader(call, data, axis_arg, number)
+            told = sizes.outcome is Outcome.PROVED and equal(data.dim(number), updates.dim(number)).no
+            if reader.outcome is Outcome.UNDECIDED and told:
+                # The one axis along which the new rows are shorter than the cache is the sequence.
+                reader = PROVED
+            yield reader
 
     @staticmethod
-    def _sizes(data: Arg, updates: Arg, axis_arg: Arg, number: int) -> Iterator[Verdict]:
+    def _sizes(data: Arg, updates: Arg, axis_arg: Arg, number: int) -> Verdict:
         rank = data.rank.get(None)
         if rank is None or updates.rank.get(None) != rank or not -rank <= number < rank:
-            yield undecided(Tri(None, data.rank.notes or updates.rank.notes))
-            return
+            return undecided(Tri(None, data.rank.notes or updates.rank.notes))
+        open_: list[Tri] = []
         for other in range(rank):
             if other == number % rank:
                 continue
             same = equal(data.dim(other), updates.dim(other))
+            if same.unknown:
+                open_.append(same)
             if same.no:
-                yield violated(
+                return violated(
                     f"{axis_arg.name}={number}, but the cache and the new rows differ along axis {other} "
                     f"({shown(data.dim(other))} and {shown(updates.dim(other))})",
                     axis_arg,
                     same.notes,
                     f"Pass {axis_arg.name}={other} if that is the sequence axis.",
                 )
-                return
-        yield PROVED
+        return undecided(*open_) if open_ else PROVED
 
     @staticmethod
     def _named(data: Arg, number: int) -> str | None:
@@ -189,7 +196,9 @@ class ScatterAxis(Rule):
             if not paged.no or expected is None:
                 continue
             rank = 3 if layout == "BSH" else 4
-            if cache.rank.get(rank) == rank and number % rank != expected:
+            if cache.rank.get(rank) == rank and number % rank == expected:
+                return PROVED
+            if cache.rank.get(rank) == rank:
                 return violated(
                     f"{axis_arg.name}={number}, but {reader.operator.name} reads the cache as {layout}, "
                     f"whose sequence axis is {expected}",
@@ -197,4 +206,6 @@ class ScatterAxis(Rule):
                     reader.layout.notes,
                     f"Pass {axis_arg.name}={expected}.",
                 )
-        return undecided(data.identity.equals(None) if not data.identity.known else Tri(None))
+        if not data.identity.known:
+            return undecided(data.identity.equals(None))
+        return undecided(Note(f"who reads {data.name}, and in which layout, is not visible", data.place))

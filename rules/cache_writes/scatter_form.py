@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import Confidence, Rule, Severity, Verdict, require
 from kvlint.contract.sizes import constant, equal
-from kvlint.contract.tri import Tri, tri
+from kvlint.contract.tri import Tri, all_of, tri
 
 from ._common import ND_UPDATE, SCATTER, same_dtype
 
@@ -135,7 +135,8 @@ def _fits(data: Arg, indices: Arg, updates: Arg) -> Tri:
     width = constant(indices.dim(-1))
     ranks = (data.rank, indices.rank, updates.rank)
     if not width.known or not all(rank.known for rank in ranks) or indices.rank.value < 2:
-        return Tri(None, width.notes)
+        reasons = [note for fact in (width, *ranks) if not fact.known for note in fact.notes]
+        return Tri(None, tuple(reasons or indices.rank.notes))
     wanted = indices.rank.value - 1 + data.rank.value - width.value
     if updates.rank.value != wanted:
         return tri(False, *data.shape.notes, *indices.shape.notes, *updates.shape.notes)
@@ -145,4 +146,4 @@ def _fits(data: Arg, indices: Arg, updates: Arg) -> Tri:
     ]
     states += [equal(updates.dim(axis), indices.dim(axis)) for axis in range(indices.rank.value - 1)]
     wrong = next((state for state in states if state.no), None)
-    return wrong if wrong is not None else Tri(None if any(s.unknown for s in states) else True)
+    return wrong if wrong is not None else all_of(states)

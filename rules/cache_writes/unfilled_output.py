@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call, leaves
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    Rule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
 from ._common import KV_RMSNORM
 
@@ -65,6 +74,24 @@ class UnfilledOutput(Rule):
                     kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA")
                 return torch.cat([found[3], found[2]], dim=-1)  # KV613
         """,
+        "in a layer": """
+            class Attention(torch.nn.Module):
+                def prefill(self, kv, gamma, cos, sin, slots, rope, nope):
+                    _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
+                        kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA")
+                    return pe, self.kv_b_proj(latent)  # KV613
+        """,
+        "in the caller": """
+            class Attention(torch.nn.Module):
+                def write(self, kv, gamma, cos, sin, slots, rope, nope):
+                    _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
+                        kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA")
+                    return pe, latent
+
+                def prefill(self, kv, gamma, cos, sin, slots, rope, nope):
+                    pe, latent = self.write(kv, gamma, cos, sin, slots, rope, nope)
+                    return torch.cat([latent, pe], dim=-1)  # KV613
+        """,
         "Norm ignores the flag": """
             def prefill(kv, gamma, cos, sin, offsets, rope, nope):
                 _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
@@ -78,6 +105,16 @@ class UnfilledOutput(Rule):
                 _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
                     kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA", is_output_kv=True)
                 return torch.cat([latent, pe], dim=-1)
+        """,
+        "passed on": """
+            def write(kv, gamma, cos, sin, slots, rope, nope):
+                _, _, pe, latent = torch_npu.npu_kv_rmsnorm_rope_cache(
+                    kv, gamma, cos, sin, slots, rope, nope, epsilon=1e-6, cache_mode="PA")
+                return pe, latent
+
+            def step(backend, kv, gamma, cos, sin, slots, rope, nope):
+                pe, latent = write(kv, gamma, cos, sin, slots, rope, nope)
+                return backend.plan(pe, latent, latent.shape)
         """,
         "the caches are results too": """
             def decode(kv, gamma, cos, sin, slots, rope, nope):
@@ -102,7 +139,7 @@ class UnfilledOutput(Rule):
         reads = dict(call.use.touched)
         if call.use.unpacked is None:
             reads.update(call.use.read or {})
-        used = [index for index in _FILLED_ON_REQUEST[call.operator.name] if index in reads]
+        used = [index for index in reads if index in _FILLED_ON_REQUEST[call.operator.name]]
         if not used:
             yield NOT_APPLICABLE
             return
@@ -120,4 +157,4 @@ class UnfilledOutput(Rule):
                 f"Pass {flag.name}=True with a PA mode, or read the rows from the cache.",
             )
         else:
-            yield undecided(off, inert) if off.unknown or inert.unknown else NOT_APPLICABLE
+            yield PROVED if off.no and inert.no else undecided(off, inert)

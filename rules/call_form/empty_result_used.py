@@ -52,6 +52,17 @@ class EmptyResultUsed(Rule):
                     block_table=table, context_lens=lens, out=buffer)
                 return out.view(-1, 1024)
         """,
+        "returned to the caller": """
+            class Decode:
+                def attend(self, q, kc, vc, table, lens, buffer):
+                    return torch_npu._npu_paged_attention(  # KV132
+                        query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
+                        block_table=table, context_lens=lens, out=buffer)
+
+                def forward(self, q, kc, vc, table, lens):
+                    attn = self.attend(q, kc, vc, table, lens, torch.empty_like(q))
+                    return attn.view(-1, 1024)
+        """,
         "chained": """
             y = torch_npu._npu_flash_attention(q, k, v, mask, lens, 0.1, 8, 8, buffer).view(-1, 1024)  # KV132
         """,
@@ -61,6 +72,16 @@ class EmptyResultUsed(Rule):
             torch_npu._npu_paged_attention(
                 query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
                 block_table=table, context_lens=lens, out=out)
+        """,
+        "returned to a caller that wants nothing": """
+            def attend(q, kc, vc, table, lens, buffer):
+                return torch_npu._npu_paged_attention(
+                    query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,
+                    block_table=table, context_lens=lens, out=buffer)
+
+            def decode(q, kc, vc, table, lens, buffer):
+                attend(q, kc, vc, table, lens, buffer)
+                return buffer.view(-1, 1024)
         """,
         "returned from a wrapper": """
             def flash(q, k, v, mask, lens, out):
@@ -75,10 +96,11 @@ class EmptyResultUsed(Rule):
             return NOT_APPLICABLE
         if use.dropped or use.read == {}:
             return PROVED
-        if use.dropped is None or not (use.whole or use.unpacked or use.read):
+        if not (use.whole or use.unpacked or use.read or use.touched):
             return undecided(Note("what happens to the result is not visible", call.place))
         return violated(
             f"{call.operator.name} returns None, what it computes is in the buffer it was given",
             call.place,
+            [Note("the result is used here", place) for place in use.touched.values()],
             fix="Call it as a statement and use that buffer.",
         )

@@ -160,7 +160,7 @@ def _dtype(call: Call, buffer: Arg) -> Verdict:
     if call.named("out_dtype").given.yes or call.operator.family != "fia":
         return NOT_APPLICABLE
     if not mine.known or quantised.unknown:
-        return undecided(quantised, *mine.notes)
+        return undecided(*(quantised.notes if quantised.unknown else mine.notes))
     if quantised.yes:
         return require(
             mine.equals("int8"),

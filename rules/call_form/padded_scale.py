@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    undecided,
+    violated,
+)
 
 from .scale_not_head_dim import close
 
@@ -88,6 +97,8 @@ class PaddedScale(RunRule):
                 (*factor.notes, *padding.notes),
                 fix="Take the head dim from before the padding.",
             )
+        if dim.known and close(base, dim.value - padding.value):
+            return PROVED
         return undecided(*dim.notes)
 
 

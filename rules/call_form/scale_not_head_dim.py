@@ -27,8 +27,9 @@ class ScaleNotHeadDim(RunRule):
     ## What it does
     Compares the scale with 1/sqrt(D), where D follows from the shape of query and the layout. Reported is a
     scale that is off by the square root of exactly the number of heads: the head dim was divided by the heads
-    although it already was one head, or the hidden size was taken for it. Other factors are left alone,
-    since models choose their own (query_pre_attn_scalar, mscale, multipliers).
+    although it already was one head, or the hidden size was taken for it. Reported as well is sqrt(D) or D
+    itself, the factor that scores are divided by. Other factors are left alone, since models choose their
+    own (query_pre_attn_scalar, mscale, multipliers).
 
     ## Why it is wrong
     The softmax gets too sharp or too flat. Nothing checks it.
@@ -65,6 +66,27 @@ class ScaleNotHeadDim(RunRule):
                 opts["softmax_scale"] = 1.0 / math.sqrt(q.shape[-1])  # KV108
                 return torch_npu.npu_fused_infer_attention_score_v2(q, k, v, **opts)[0]
         """,
+        "square root instead of its inverse": """
+            class Attention:
+                def __init__(self, dim):
+                    self.dim = dim
+                    self.factor = math.sqrt(dim)
+
+                def forward(self, x, k, v):
+                    q = x.view(2, 16, 8, self.dim)
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BSND",
+                        next_tokens=2147483647,
+                        scale_value=self.factor,  # KV108
+                    )
+        """,
+        "head dim as a factor": """
+            q = x.view(2, 16, 32, 128)
+            torch_npu.npu_fusion_attention(
+                q, k, v, 32, "BSND",
+                scale=q.shape[-1],  # KV108
+            )
+        """,
         "constants": """
             q = x.view(2, 16, 32, 128)
             torch_npu.npu_fusion_attention(
@@ -84,6 +106,14 @@ class ScaleNotHeadDim(RunRule):
         "a factor of the model": """
             q = x.view(2, 16, 32, 128)
             torch_npu.npu_fusion_attention(q, k, v, 32, "BSND", scale=144**-0.5)
+        """,
+        "a multiplier above one": """
+            q = x.view(2, 16, 32, 128)
+            torch_npu.npu_fusion_attention(q, k, v, 32, "BSND", scale=2.5)
+        """,
+        "already scaled": """
+            q = x.view(2, 16, 32, 128) / math.sqrt(128)
+            torch_npu.npu_fusion_attention(q, k, v, 32, "BSND", scale=1.0)
         """,
         "unknown query": """
             torch_npu.npu_fused_infer_attention_score(
@@ -108,6 +138,14 @@ class ScaleNotHeadDim(RunRule):
             return undecided(*factor.notes, *dim.notes)
         if close(factor.value, dim.value.power(-0.5)):
             return PROVED
+        for size, text in ((dim.value.power(0.5), f"sqrt({dim.value.label})"), (dim.value, dim.value.label)):
+            if dim.value.integer != 1 and close(factor.value, size):
+                return violated(
+                    f"{scale.name} is {text}, which scores are divided by: the operator multiplies",
+                    scale,
+                    (*factor.notes, *dim.notes),
+                    fix=f"Pass {scale.name}=1/sqrt({dim.value.label}).",
+                )
         for count in (call.heads, call.kv_heads):
             if not count.known or count.value.integer == 1:
                 continue

@@ -98,6 +98,9 @@ class SwappedHeadCounts(Rule):
                     fix="Exchange them.",
                 )
             return PROVED
+        if few == 1 or (heads.number.known and kv.number.known and heads.number.value == kv.number.value):
+            # One KV head is never too many, and equal counts can be exchanged.
+            return PROVED
         query_name, kv_name = _label(heads), _label(kv)
         if query_name and kv_name and KV_WORD.search(query_name) and not KV_WORD.search(kv_name):
             return violated(

@@ -41,6 +41,23 @@ class UnrequestedLse(RunRule):
                 weight = torch.sigmoid(lse)  # KV130
                 return out * weight
         """,
+        "picked from the results": """
+            def attend(q, k, v):
+                found = torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+                return found[0] * torch.exp(found[1])  # KV130
+        """,
+        "in the caller": """
+            class Attention:
+                def local(self, q, k, v):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+
+                def forward(self, q, k, v):
+                    found = self.local(q, k, v)
+                    out, lse = found
+                    return torch.cat([out.float(), lse], dim=-1)  # KV130
+        """,
         "switched off": """
             def attend(q, k, v):
                 opts = {"num_query_heads": 8, "num_key_value_heads": 8, "softmax_scale": 0.1}
@@ -56,6 +73,34 @@ class UnrequestedLse(RunRule):
                     q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
                     softmax_lse_flag=True)
                 return out, lse.transpose(1, 2)
+        """,
+        "asked for its size only": """
+            def attend(q, k, v):
+                out, lse = torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+                return out if lse.numel() == 0 else None
+        """,
+        "left before": """
+            class Attention:
+                def forward(self, q, k, v):
+                    out, lse = torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
+                        softmax_lse_flag=self.ranks > 1)
+                    if self.ranks == 1:
+                        return out
+                    return out * torch.exp(lse)
+        """,
+        "requested in one of two calls": """
+            class Attention:
+                def local(self, q, k, v, merged):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH",
+                        softmax_lse_flag=merged)
+
+                def forward(self, q, k, v):
+                    first, _ = self.local(q, k, v, False)
+                    out, lse = self.local(q, k, v, True)
+                    return first + out * torch.exp(lse)
         """,
         "only returned": """
             def attend(q, k, v):

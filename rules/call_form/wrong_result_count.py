@@ -49,6 +49,21 @@ class WrongResultCount(Rule):
         "four results of fusion attention": """
             out, top, total, _ = torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", scale=0.1)  # KV131
         """,
+        "unpacked in the caller": """
+            def attend(q, k, v):
+                return torch_npu.npu_fused_infer_attention_score(  # KV131
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+
+            def forward(q, k, v):
+                out, top, total = attend(q, k, v)
+                return out
+        """,
+        "unpacked later": """
+            def attend(q, k, v):
+                found = torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", scale=0.1)  # KV131
+                out, top = found
+                return out
+        """,
         "four results of the second cache writer": """
             kc, ckv, rope, latent = torch_npu.npu_kv_rmsnorm_rope_cache_v2(  # KV131
                 kv, gamma, cos, sin, index.long(), kc, ckv, cache_mode="PA", is_output_kv=True, epsilon=1e-6)
@@ -62,6 +77,14 @@ class WrongResultCount(Rule):
         "two": """
             out, _ = torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BSH")
+        """,
+        "one of several results is returned": """
+            def attend(q, k, v):
+                return torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", scale=0.1)[0]
+
+            def forward(q, k, v):
+                first, second = attend(q, k, v)
+                return first
         """,
         "starred": """
             out, *rest = torch_npu.npu_fusion_attention(q, k, v, 8, "BSH", scale=0.1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.keys import is_input, origin
+from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond, decide
 from kvlint.contract.tri import NO, Note, Tri, tri
-from kvlint.contract.values import Absent, Const, LengthForm, Sequence, Tensor, Unknown, Value
+from kvlint.contract.values import Absent, Const, LengthForm, Number, Sequence, Tensor, Unknown, Value
 
 # Operators whose lengths are int32 tensors, packed or paged by two layout arguments.
 SPARSE = (
@@ -86,3 +87,38 @@ def repeated_input(value: Value) -> bool:
         return False
     step, base = key
     return isinstance(step, tuple) and step[:1] == ("repeat_interleave",) and is_input(origin(base))
+
+
+WRITERS = ("scatter_update_", "npu_scatter_nd_update_")
+"""Writers that take an offset along the sequence axis, or a row."""
+
+
+def writes(writer: Call, cache: Arg) -> bool:
+    """Whether a call writes the very tensor that attention reads."""
+    if writer.operator.name not in WRITERS:
+        return False
+    written: Tri = writer.arg("data").same_as(cache)
+    return written.yes
+
+
+def counted(arg: Arg) -> Num | None:
+    """The number (of one request or of all) that lengths or offsets stand for, under casts and copies."""
+    if len(arg.options) != 1:
+        return None
+    value = arg.options[0]
+    if isinstance(value, Sequence) and value.items is not None and len(set(value.items)) == 1:
+        value = value.items[0]
+    if isinstance(value, Number):
+        return value.num
+    key = origin(value.key) if isinstance(value, (Unknown, Tensor, Sequence)) else None
+    if key is None:
+        return None
+    if isinstance(key, tuple) and len(key) == 2 and key[0] == "number" and isinstance(key[1], Num):
+        return key[1]
+    return Num.atom(key, arg.name)
+
+
+def past_offset(lengths: Arg, offsets: Arg) -> int | None:
+    """By how many rows the lengths go past the offsets of a write; None when that is not visible."""
+    reach, start = counted(lengths), counted(offsets)
+    return None if reach is None or start is None else (reach - start).integer

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from kvlint.contract.call import Arg, Call
+from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
-from kvlint.contract.tri import Tri
 
-WRITERS = ("scatter_update_", "npu_scatter_nd_update_")
+from ._common import writes
 
 
 class CacheReadWithoutLength(RunRule):
@@ -38,6 +37,29 @@ class CacheReadWithoutLength(RunRule):
     contract = ("D11", "IFA-06")
     families = ("fia", "ifa")
     bad = {
+        "through a cache object": """
+            class Cache:
+                def __init__(self, shape):
+                    self.k = torch.zeros(shape, dtype=torch.float16)
+                    self.v = torch.zeros(shape, dtype=torch.float16)
+
+                def update(self, layer, pos, k, v):
+                    torch_npu.scatter_update_(self.k[layer], pos, k, 2)
+                    torch_npu.scatter_update_(self.v[layer], pos, v, 2)
+                    return self.k[layer], self.v[layer]
+
+            class Attention:
+                def __init__(self, layer, cache: Cache):
+                    self.layer, self.cache = layer, cache
+
+                def decode(self, q, k, v, pos):
+                    keys, values = self.cache.update(self.layer, pos, k, v)
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q,
+                        keys,  # KV319
+                        values, num_heads=8, scale=0.1, input_layout="BNSD",
+                    )
+        """,
         "written and read whole": """
             class Attention:
                 def decode(self, q, k, v, pos):
@@ -60,6 +82,13 @@ class CacheReadWithoutLength(RunRule):
                         q, self.k_cache, self.v_cache, num_heads=8, scale=0.1, input_layout="BNSD",
                         actual_seq_lengths_kv=pos + 1,
                     )
+        """,
+        "another layer is written": """
+            class Attention:
+                def decode(self, q, k, v, pos):
+                    torch_npu.scatter_update_(self.k[0], pos, k, 2)
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, self.k[1], self.v[1], num_heads=8, scale=0.1, input_layout="BNSD")
         """,
         "sliced": """
             class Attention:
@@ -85,20 +114,13 @@ class CacheReadWithoutLength(RunRule):
         key, lengths = call.arg("key"), call.arg("kv_lens")
         if call.scope is None or lengths.is_none.no or call.arg("mask").is_none.no or call.paged.yes:
             return NOT_APPLICABLE
-        if not any(_writes(other, key) for other in call.scope.calls):
+        if not any(writes(other, key) for other in (*call.scope.calls, *call.earlier)):
             return NOT_APPLICABLE
         return require(
             ~lengths.is_none,
-            f"{key.name} is a cache written in this function, "
+            f"{key.name} is a cache that is written before, "
             f"and {lengths.name} does not say how many rows are valid",
             when=call.arg("mask").is_none & ~call.paged,
             at=key,
             fix=f"Pass the number of valid rows as {lengths.name}, or slice the cache.",
         )
-
-
-def _writes(other: Call, key: Arg) -> bool:
-    if other.operator.name not in WRITERS:
-        return False
-    same: Tri = other.arg("data").same_as(key)
-    return same.yes

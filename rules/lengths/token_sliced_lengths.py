@@ -10,7 +10,8 @@ class TokenSlicedLengths(Rule):
     """Per-request lengths are sliced with a token count while the block table is sliced with a request count.
 
     ## What it does
-    Reports ``query_lens[n_decode_tokens:]`` in a function that slices the block table with another bound.
+    Reports ``query_lens[n_decode_tokens:]`` in a function that slices the block table with another bound, and
+    ``seq_lens[:n_decode_tokens]`` in a call that gets the block table cut at another bound.
 
     ## Why it is wrong
     Lengths and table rows have one entry per request. As soon as a request brings several tokens
@@ -41,8 +42,32 @@ class TokenSlicedLengths(Rule):
                     context_lens=seq_lens[n_decode_tokens:],  # KV331
                     num_kv_heads=1, num_heads=8, scale_value=0.1, out=out)
         """,
+        "bound has a name of its own": """
+            def decode(q, kc, vc, meta, out):
+                n = meta.num_decode_tokens
+                torch_npu._npu_paged_attention(
+                    query=q[:n], key_cache=kc, value_cache=vc, num_kv_heads=1, num_heads=8, scale_value=0.1,
+                    block_table=meta.block_tables[: meta.num_decodes],
+                    context_lens=meta.seq_lens[:n],  # KV331
+                    out=out)
+        """,
+        "decode part taken": """
+            def decode(q, kc, vc, meta, out):
+                torch_npu._npu_paged_attention(
+                    query=q, key_cache=kc, value_cache=vc, num_kv_heads=1, num_heads=8, scale_value=0.1,
+                    block_table=meta.block_tables[: meta.num_decodes],
+                    context_lens=meta.seq_lens[: meta.num_decode_tokens],  # KV331
+                    out=out)
+        """,
     }
     ok = {
+        "one row per token": """
+            def decode(q, kc, vc, meta, out):
+                torch_npu._npu_paged_attention(
+                    query=q, key_cache=kc, value_cache=vc, num_kv_heads=1, num_heads=8, scale_value=0.1,
+                    block_table=meta.block_tables[: meta.num_decode_tokens],
+                    context_lens=meta.seq_lens[: meta.num_decode_tokens], out=out)
+        """,
         "requests throughout": """
             def split(query_lens, seq_lens, table, n_decode_reqs, n_decode_tokens):
                 return torch_npu._npu_paged_attention_splitfuse(

@@ -10,8 +10,9 @@ class IgnoredAttentionType(Rule):
     """Encoder-only layers are declared but never told apart.
 
     ## What it does
-    Reports an enum of attention types with an encoder-only (or bidirectional) member that layers carry in
-    an attribute, when no code of the module ever reads the attribute or the enum.
+    Reports an enum (or a class of constants) of attention types with an encoder-only or bidirectional member
+    that layers carry in an attribute, when no code of the module ever reads the attribute; checks in the
+    constructor do not count.
 
     ## Why it is wrong
     Every layer then runs with the same mask. Encoder-only models (rerankers, embedding models, vision
@@ -52,8 +53,71 @@ class IgnoredAttentionType(Rule):
                         input_layout="BSH",
                         atten_mask=self.tri, sparse_mode=3)
         """,
+        "accepted by name": """
+            class Layer:
+                def __init__(self, heads, attn_type="decoder"):
+                    assert attn_type in ("decoder", "encoder_only")  # KV706
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
+        "names instead of an enum": """
+            class AttentionType:
+                DECODER = "decoder"
+                ENCODER_ONLY = "encoder_only"  # KV706
+
+            class Layer:
+                def __init__(self, heads, attn_type=AttentionType.DECODER):
+                    if attn_type not in (AttentionType.DECODER, AttentionType.ENCODER_ONLY):
+                        raise NotImplementedError(attn_type)
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
     }
     ok = {
+        "refused by name": """
+            class Layer:
+                def __init__(self, heads, attn_type="decoder"):
+                    if attn_type in ("encoder", "encoder_only"):
+                        raise NotImplementedError(attn_type)
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
+        "refused": """
+            class AttentionType:
+                DECODER = "decoder"
+                ENCODER_ONLY = "encoder_only"
+
+            class Layer:
+                def __init__(self, heads, attn_type=AttentionType.DECODER):
+                    if attn_type != AttentionType.DECODER:
+                        raise NotImplementedError(attn_type)
+                    self.heads, self.attn_type = heads, attn_type
+
+            class Backend:
+                def run(self, layer, q, k, v):
+                    return torch_npu.npu_prompt_flash_attention(
+                        q, k, v, num_heads=layer.heads, num_key_value_heads=layer.heads, scale_value=0.1,
+                        input_layout="BSH",
+                        atten_mask=self.tri, sparse_mode=3)
+        """,
         "type decides": """
             import enum
 
@@ -78,8 +142,9 @@ class IgnoredAttentionType(Rule):
     def check_event(self, event: Event, scope: Scope) -> Verdict:
         """Reports the statement."""
         detail = event.detail
+        member = f"{detail['enum']}.{detail['member']}" if detail["enum"] else detail["member"]
         return violated(
-            f"{detail['owner']}.{detail['attribute']} may be {detail['enum']}.{detail['member']}, but "
+            f"{detail['owner']}.{detail['attribute']} may be {member}, but "
             f"nothing reads it: "
             "every layer runs with the same mask",
             event.place,

@@ -11,7 +11,8 @@ class ReboundOutput(Rule):
 
     ## What it does
     Reports ``output, _ = operator(...)`` where ``output`` is a required parameter and nothing in the
-    function writes into it.
+    function writes into it; in a function that returns nothing, also what is made of a result:
+    ``attn = self.attend(...)``, ``output = attn.view(...)``.
 
     ## Why it is wrong
     Assigning to a parameter changes the name, not the tensor. A caller that reads its preallocated buffer
@@ -42,8 +43,46 @@ class ReboundOutput(Rule):
                     q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)
                 return output
         """,
+        "view of a result": """
+            class Attention:
+                def attend(self, q, k, v):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)[0]
+
+                def forward(self, q, k, v, output):
+                    attn = self.attend(q, k, v)
+                    output = attn.view(q.shape[0], -1)  # KV702
+        """,
+        "result of a helper": """
+            def attend(q, k, v):
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)
+
+            def forward(q, k, v, out):
+                out = attend(q, k, v)[0]  # KV702
+        """,
     }
     ok = {
+        "view of a result is copied": """
+            class Attention:
+                def attend(self, q, k, v):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)[0]
+
+                def forward(self, q, k, v, output):
+                    attn = self.attend(q, k, v)
+                    output[: attn.shape[0]].copy_(attn.view(q.shape[0], -1))
+        """,
+        "returned under the same name": """
+            class Attention:
+                def attend(self, q, k, v):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, input_layout="BNSD", scale=0.1)[0]
+
+                def project(self, attn, output):
+                    output = attn.view(attn.shape[0], -1)
+                    return self.o_proj(output)
+        """,
         "copied": """
             def forward(self, q, k, v, output):
                 result, _ = torch_npu.npu_fused_infer_attention_score(

@@ -65,7 +65,7 @@ class TestRequire:
             (NO, YES, Outcome.NOT_APPLICABLE),
             (NO, NO, Outcome.NOT_APPLICABLE),
             (NO, OPEN, Outcome.NOT_APPLICABLE),
-            (OPEN, YES, Outcome.UNDECIDED),
+            (OPEN, YES, Outcome.PROVED),
             (OPEN, NO, Outcome.UNDECIDED),
             (OPEN, OPEN, Outcome.UNDECIDED),
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.calls import anything, call, either, named, number, outcome, outcomes, size, tensor
 
@@ -251,10 +253,26 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
         call(PAGED, X, X, X, named("self.num_heads"), named("self.num_kv_heads"), X, X, X, X),
         VIOLATED,
     ),
+    "one KV head": ("KV119", call(PAGED, X, X, X, 1, named("self.num_heads"), X, X, X, X), PROVED),
+    "equal counts": (
+        "KV119",
+        call(PAGED, X, X, X, named("self.num_heads"), named("self.num_heads"), X, X, X, X),
+        PROVED,
+    ),
     "in order by name": (
         "KV119",
         call(PAGED, X, X, X, named("self.num_kv_heads"), named("self.num_heads"), X, X, X, X),
         UNDECIDED,
+    ),
+    "scale from before the padding": (
+        "KV110",
+        v1(replace(tensor(2, 8, 16, 128), padding=Num.of(48)), X, X, scale=80**-0.5),
+        PROVED,
+    ),
+    "scale of the padded size": (
+        "KV110",
+        v1(replace(tensor(2, 8, 16, 128), padding=Num.of(48)), X, X, scale=128**-0.5),
+        VIOLATED,
     ),
     "width of other heads": ("KV120", v1(FLAT, X, X, layout="BSH", num_heads=12), VIOLATED),
     "width of the heads": ("KV120", v1(FLAT, X, X, layout="BSH", num_heads=32), PROVED),

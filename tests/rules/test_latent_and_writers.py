@@ -268,7 +268,7 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
             is_output_kv=True,
             use=Use(touched={2: None}),
         ),  # type: ignore[dict-item]
-        NOT_APPLICABLE,
+        PROVED,
     ),
     "quant scatter alone": ("KV614", call("npu_quant_scatter_", ANY, ANY, ANY, ANY), VIOLATED),
     "quant scatter on axis 0": (

@@ -13,6 +13,6 @@ class Attention:
             q, k, v, num_heads=self.heads, num_key_value_heads=self.heads, input_layout="BNSD", scale=0.1,
             actual_seq_lengths_kv=lens, softmax_lse_flag=self.ranks > 1,
         )
-        parts = [torch.empty_like(lse) for _ in range(self.ranks)]  # KV130
-        torch.distributed.all_gather(parts, lse, group=self.group)
+        parts = [torch.empty_like(lse) for _ in range(self.ranks)]
+        torch.distributed.all_gather(parts, lse, group=self.group)  # KV130
         return out * torch.softmax(torch.stack(parts), dim=0)[0]

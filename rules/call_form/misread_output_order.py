@@ -1,0 +1,146 @@
+"""KV151: an output whose first axis is the heads is viewed as if tokens came first."""
+
+from __future__ import annotations
+
+from kvlint.contract.call import Call, View
+from kvlint.contract.num import Num
+from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, RunRule, Severity, Verdict, violated
+from kvlint.contract.sizes import constant
+
+from ._common import head_dim
+
+_TURNING = ("transpose", "permute", "swapaxes", "movedim", "swapdims")
+
+
+class MisreadOutputOrder(RunRule):
+    """An output whose first axis is the heads is viewed as if tokens came first.
+
+    ## What it does
+    Reports a `view` or `reshape` of the output of TND_NTD, NTD and the `_NBSD` layouts to
+    (..., heads, head_dim) or (..., heads * head_dim), with nothing that moves the head axis before.
+
+    ## Why it is wrong
+    What stands after the underscore is the layout of the output: (N,T,D) or (N,B,S,D). The view has the same
+    number of elements, so it goes through, and every row is made of pieces of several tokens and heads.
+
+    ## Use instead
+    `out.transpose(0, 1).reshape(tokens, heads * head_dim)`, or a layout without NTD or NBSD.
+
+    ## Ops and versions
+    FIA v1 and v2. All versions.
+
+    ## Evidence
+    1.4, B20: output shapes of the wrapper and the meta kernel (executed on torch_npu 2.13).
+    """
+
+    code = "KV151"
+    name = "misread-output-order"
+    severity = Severity.SILENT
+    confidence = Confidence.HIGH
+    contract = ("1.4", "B20")
+    families = ("fia",)
+    bad = {
+        "heads in the middle": """
+            def attend(q, kv, qr, kr, heads, table, ends, lens):
+                out, _ = torch_npu.npu_fused_infer_attention_score(
+                    q, kv, kv, query_rope=qr, key_rope=kr, num_heads=heads, num_key_value_heads=1,
+                    input_layout="TND_NTD", scale=192**-0.5, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)
+                return out.view(-1, heads, 512)  # KV151
+        """,
+        "heads folded, in a helper": """
+            class Attention:
+                def project(self, x):
+                    return self.o_proj(x.reshape(-1, self.heads * 512))  # KV151
+
+                def forward(self, q, kv, qr, kr, table, lens):
+                    out, _ = torch_npu.npu_fused_infer_attention_score_v2(
+                        q, kv, kv, query_rope=qr, key_rope=kr, num_query_heads=self.heads,
+                        num_key_value_heads=1, input_layout="BSND_NBSD", softmax_scale=192**-0.5,
+                        block_table=table, block_size=128, actual_seq_kvlen=lens)
+                    return self.project(out)
+        """,
+    }
+    ok = {
+        "turned first": """
+            def attend(q, kv, qr, kr, heads, table, ends, lens):
+                out, _ = torch_npu.npu_fused_infer_attention_score(
+                    q, kv, kv, query_rope=qr, key_rope=kr, num_heads=heads, num_key_value_heads=1,
+                    input_layout="TND_NTD", scale=192**-0.5, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)
+                return out.transpose(0, 1).reshape(-1, heads * 512)
+        """,
+        "heads first": """
+            def attend(q, kv, qr, kr, heads, weight, table, ends, lens):
+                out, _ = torch_npu.npu_fused_infer_attention_score(
+                    q, kv, kv, query_rope=qr, key_rope=kr, num_heads=heads, num_key_value_heads=1,
+                    input_layout="TND_NTD", scale=192**-0.5, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)
+                return torch.bmm(out.view(heads, -1, 512), weight)
+        """,
+        "rows of all heads": """
+            def attend(q, kv, qr, kr, table, ends, lens):
+                out, _ = torch_npu.npu_fused_infer_attention_score(
+                    q, kv, kv, query_rope=qr, key_rope=kr, num_heads=16, num_key_value_heads=1,
+                    input_layout="TND_NTD", scale=192**-0.5, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)
+                return out.view(-1, 512)
+        """,
+        "tokens come first": """
+            def attend(q, kv, qr, kr, heads, table, ends, lens):
+                out, _ = torch_npu.npu_fused_infer_attention_score(
+                    q, kv, kv, query_rope=qr, key_rope=kr, num_heads=heads, num_key_value_heads=1,
+                    input_layout="TND", scale=192**-0.5, block_table=table, block_size=128,
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=lens)
+                return out.view(-1, heads, 512)
+        """,
+    }
+
+    def check(self, call: Call) -> Verdict:
+        """Judges how the output is viewed."""
+        views = [view for view in call.use.views if view.index == 0]
+        layout = call.layout
+        if not views or not layout.known or not call.heads.known:
+            return NOT_APPLICABLE
+        if layout.value.rpartition("_")[2] not in ("NTD", "NBSD") or _one_token(call):
+            return NOT_APPLICABLE
+        heads = call.heads.value
+        if heads.integer == 1:
+            return NOT_APPLICABLE
+        for view in views:
+            if _tokens_first(call, view, heads):
+                return violated(
+                    f"the output of {layout.value} has the heads first, but this view takes them for the "
+                    "last axes: rows mix tokens and heads",
+                    view.place,
+                    layout.notes,
+                    "Move the head axis first: out.transpose(0, 1).reshape(tokens, heads * head_dim).",
+                )
+        turned = all(view.method in _TURNING or _heads_first(view, heads) for view in views)
+        return PROVED if turned else NOT_APPLICABLE
+
+
+def _one_token(call: Call) -> bool:
+    """With a single row of tokens the order makes no difference."""
+    rows = constant(call.query_length).equals(1)
+    return rows.yes and (call.packed.yes or constant(call.batch).equals(1).yes)
+
+
+def _heads_first(view: View, heads: Num) -> bool:
+    return view.method in ("view", "reshape") and bool(view.sizes) and view.sizes[0] == heads  # type: ignore[index]
+
+
+def _tokens_first(call: Call, view: View, heads: Num) -> bool:
+    sizes = view.sizes
+    if view.method not in ("view", "reshape") or sizes is None or len(sizes) < 2 or sizes[0] == heads:
+        return False
+    if len(sizes) > 2 and sizes[-2] == heads:
+        return True
+    last = sizes[-1]
+    if last is None:
+        return False
+    if heads.const is None:
+        each = last.divide(heads)
+        return each is not None and (each.integer is not None or each.single is not None)
+    width = head_dim(call, call.arg("value"))
+    return width.known and last == heads * width.value
