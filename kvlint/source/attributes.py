@@ -47,6 +47,7 @@ from .objects import (
     Ref,
     SuperRef,
 )
+from .slices import deciding
 from .state import (
     MAX_WRITERS,
     Frame,
@@ -395,6 +396,8 @@ class Attributes(Core):
             return None
         final = self._object_state(obj, func, method)
         if final is None:
+            final = self._sliced_state(obj, func, name)
+        if final is None:
             return Unknown(
                 ("attr", obj.key, name),
                 f"{obj.label}.{name}",
@@ -448,20 +451,33 @@ class Attributes(Core):
         if cached is not None:
             return cached[0]
         state = State()
-        arguments: dict[str, Value] | None = None
-        if method == "__init__" and obj.args is not None:
-            arguments = self.bind(func, [obj, *obj.args], dict(obj.kwargs or {}), state)
-        if arguments is None:
-            arguments = {}
-            for position, (param, kind) in enumerate(parameters_of(func.node)):
-                if position == 0:
-                    arguments[param.name.value] = obj
-                else:
-                    arguments[param.name.value] = self._parameter(func, param, kind, state)
+        arguments = self._given(obj, func, state)
         self._states[cache_key] = (None,)
         final = self.aside(lambda: self._run(func, arguments, state, 2, ())[1])
         self._states[cache_key] = (final,)
         return final
+
+    def _given(self, obj: Instance, func: Func, state: State) -> dict[str, Value]:
+        """The arguments of a method that is run on an object."""
+        if func.name == "__init__" and obj.args is not None:
+            bound = self.bind(func, [obj, *obj.args], dict(obj.kwargs or {}), state)
+            if bound is not None:
+                return bound
+        arguments: dict[str, Value] = {}
+        for position, (param, kind) in enumerate(parameters_of(func.node)):
+            name = param.name.value
+            arguments[name] = obj if position == 0 else self._parameter(func, param, kind, state)
+        return arguments
+
+    def _sliced_state(self, obj: Instance, func: Func, name: str) -> State | None:
+        """The state after the statements of a method that decide one attribute."""
+        parameters = [param for param, _ in parameters_of(func.node)]
+        if not isinstance(func.node, cst.FunctionDef) or not parameters:
+            return None
+        state = State()
+        arguments = self._given(obj, func, state)
+        body = deciding(func.node, parameters[0].name.value, name)
+        return self.aside(lambda: self._run(func, arguments, state, 2, (), body)[1])
 
     @property
     def _states(self) -> dict[tuple[Hashable, str], tuple[State | None]]:

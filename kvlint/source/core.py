@@ -206,7 +206,8 @@ class Core:
     def aside(self, question: Callable[[], T]) -> T | None:
         """Answers a side question within its own budget; None when it costs too much."""
         limit = self.limit
-        self.limit = min(limit, self.steps + SIDE_STEPS)
+        # A question within a question leaves enough for the one around it.
+        self.limit = self.steps + min(SIDE_STEPS, max(0, limit - self.steps) // 2)
         try:
             return question()
         except OutOfBudget:
@@ -654,7 +655,13 @@ class Core:
         raise NotImplementedError
 
     def _run(
-        self, func: Func, arguments: Mapping[str, Value], state: State, depth: int, trail: tuple[Note, ...]
+        self,
+        func: Func,
+        arguments: Mapping[str, Value],
+        state: State,
+        depth: int,
+        trail: tuple[Note, ...],
+        body: Iterable[Any] | None = None,
     ) -> tuple[Value, State | None]:
         raise NotImplementedError
 

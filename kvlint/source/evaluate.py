@@ -130,9 +130,18 @@ class Interpreter(Contexts):
         return self.block(chunk.body, frame, frame.state)
 
     def _run(
-        self, func: Func, arguments: Mapping[str, Value], state: State, depth: int, trail: tuple[Note, ...]
+        self,
+        func: Func,
+        arguments: Mapping[str, Value],
+        state: State,
+        depth: int,
+        trail: tuple[Note, ...],
+        body: Iterable[Any] | None = None,
     ) -> tuple[Value, State | None]:
-        """Runs a function; returns its result and the state at its end (None when it always raises)."""
+        """Runs a function; returns its result and the state at its end (None when it always raises).
+
+        ``body``: the statements to run, when not all of them.
+        """
         inner = State(dict(arguments), state.heap, state.attrs, state.assumed, (), state.outer)
         parameters = [p for p, _ in parameters_of(func.node)]
         me = parameters[0].name.value if func.owner is not None and parameters else ""
@@ -151,7 +160,7 @@ class Interpreter(Contexts):
         if isinstance(func.node, cst.Lambda):
             value = self.expr(func.node.body, frame)
             return value, frame.state
-        end = self.block(body_of(func.node), frame, inner.copy())
+        end = self.block(body_of(func.node) if body is None else body, frame, inner.copy())
         exits = list(frame.returns)
         if end is not None:
             exits.append((end, Const(None, place=func.place)))
