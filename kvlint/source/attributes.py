@@ -396,7 +396,12 @@ class Attributes(Core):
             return None
         final = self._object_state(obj, func, method)
         if final is None:
-            final = self._sliced_state(obj, func, name)
+            if method not in cls_of_init.index.writers.get(name, []):
+                # The constructor of a base sets it; what the derived one hands on is not worked out.
+                own = self.function(cls.module, cls.index.methods[method], cls)
+                final = self._sliced_state(obj, own, name, open_arguments=True) if own is not None else None
+            else:
+                final = self._sliced_state(obj, func, name)
         if final is None:
             return Unknown(
                 ("attr", obj.key, name),
@@ -469,13 +474,15 @@ class Attributes(Core):
             arguments[name] = obj if position == 0 else self._parameter(func, param, kind, state)
         return arguments
 
-    def _sliced_state(self, obj: Instance, func: Func, name: str) -> State | None:
+    def _sliced_state(
+        self, obj: Instance, func: Func, name: str, open_arguments: bool = False
+    ) -> State | None:
         """The state after the statements of a method that decide one attribute."""
         parameters = [param for param, _ in parameters_of(func.node)]
         if not isinstance(func.node, cst.FunctionDef) or not parameters:
             return None
         state = State()
-        arguments = self._given(obj, func, state)
+        arguments = self._given(replace(obj, args=None) if open_arguments else obj, func, state)
         body = deciding(func.node, parameters[0].name.value, name)
         return self.aside(lambda: self._run(func, arguments, state, 2, (), body)[1])
 

@@ -29,7 +29,7 @@ MAX_LEAVES = 16
 
 
 # What one side question may cost: a method run for what it leaves in an attribute, a helper's result.
-SIDE_STEPS = 2_000
+SIDE_STEPS = 4_000
 
 
 MAX_WRITERS = 4
