@@ -327,9 +327,15 @@ class Attributes(Core):
             # What the call builds is put where it was called.
             before = value.state.heap
             value, heap = self.force(value), {**before, **heap}
-        value = self._remote(value)
+        return self._sealed(self._remote(value), heap)
+
+    def _sealed(self, value: Value, heap: Mapping[Hashable, Value]) -> Value:
+        if isinstance(value, Choice):
+            return replace(value, yes=self._sealed(value.yes, heap), no=self._sealed(value.no, heap))
+        if isinstance(value, Join):
+            return replace(value, options=tuple(self._sealed(option, heap) for option in value.options))
         if isinstance(value, Ref):
-            content = heap.get(value.ident)
+            content = heap.get(value.ident) or self._built.get(value.ident)
             if content is not None:
                 return Frozen(kept(content), dict(heap), place=value.place)
         return value
