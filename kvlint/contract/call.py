@@ -103,6 +103,33 @@ def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]
     return result
 
 
+def is_overflow(value: Value) -> bool:
+    """Whether a value stands for more alternatives than are told apart."""
+    return isinstance(value, Unknown) and isinstance(value.key, tuple) and value.key[:1] == ("many",)
+
+
+def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
+    """Everything that a value can be, without telling which alternatives go together."""
+    found: list[Value] = []
+    seen: set[int] = set()
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Choice):
+            known = decide(item.cond, assumed)
+            pending += [part for part, out in ((item.no, True), (item.yes, False)) if known is not out]
+        elif isinstance(item, Join):
+            pending.extend(item.options)
+        elif item not in found or isinstance(item, (Tensor, Sequence)):
+            found.append(item)
+            if len(found) > MAX_ALTERNATIVES:
+                return (Unknown(("many", id(value)), "value", "it has too many alternatives"),)
+    return tuple(found)
+
+
 class Arg:
     """One bound argument. Every question answers with a :class:`Tri` or a :class:`Fact`."""
 
@@ -122,13 +149,15 @@ class Arg:
         """Every value the argument can have here, without choices."""
         found: list[Value] = []
         pending = [item for _, item in leaves(self.value, self.call.assumed)]
+        if len(pending) == 1 and is_overflow(pending[0]):
+            return _all_parts(self.value, self.call.assumed)
         while pending:
             item = pending.pop(0)
             if isinstance(item, Join):
                 for option in item.options:
                     pending.extend(leaf for _, leaf in leaves(option, self.call.assumed))
                 if len(pending) > MAX_ALTERNATIVES:
-                    return (Unknown(("many", id(item)), self.name, "it has too many alternatives"),)
+                    return _all_parts(self.value, self.call.assumed)
             elif item not in found or isinstance(item, (Tensor, Sequence)):
                 found.append(item)
         return tuple(found)

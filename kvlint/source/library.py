@@ -77,6 +77,11 @@ _TORCH_PREFIXES = ("torch.nn.functional.", "torch.", "torch_npu.")
 _HOLDERS = frozenset(("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.ModuleList", "torch.nn.ModuleDict"))
 
 
+# Functions that put the tensors of a list together.
+_JOINING = frozenset(("cat", "concat", "concatenate", "stack", "hstack", "vstack"))
+MAX_JOINED = 4
+
+
 class Library(Containers):
     """Builtins and library functions."""
 
@@ -223,7 +228,6 @@ class Library(Containers):
             if isinstance(leaf, Tensor):
                 self._changed(leaf, frame)
         names = list(kwargs)
-        missing: list[bool] = [False]
 
         def apply(*values: Value) -> Value:
             shown = [self._resolve_items(self.deref(v, frame), frame) for v in values]
@@ -231,7 +235,6 @@ class Library(Containers):
                 name, shown[: len(args)], dict(zip(names, shown[len(args) :], strict=True)), site
             )
             if found is None:
-                missing[0] = True
                 return Unknown(
                     ("torch", name, *(key_of(v) for v in values)),
                     f"torch.{name}(...)",
@@ -241,8 +244,16 @@ class Library(Containers):
                 )
             return found
 
-        result = self.lift(apply, [*args, *kwargs.values()], frame)
-        return result
+        first = self.deref(self.force(args[0]), frame) if args and name in _JOINING else None
+        if isinstance(first, Sequence) and first.items is not None and 0 < len(first.items) <= MAX_JOINED:
+            # The parts have alternatives, too.
+            count, parts = len(first.items), first
+            return self.lift(
+                lambda *values: apply(replace(parts, items=values[:count]), *values[count:]),
+                [*first.items, *args[1:], *kwargs.values()],
+                frame,
+            )
+        return self.lift(apply, [*args, *kwargs.values()], frame)
 
     def _numpy_function(
         self, name: str, args: list[Value], kwargs: dict[str, Value], site: Site, frame: Frame
