@@ -24,7 +24,7 @@ from .evaluate import Interpreter
 from .module import ModuleIndex
 from .objects import ClassRef, Func, Instance
 from .state import Frame, OutOfBudget, Record, State
-from .uses import Definition, calls_of, constants_written, definitions, holders_of, uses_of
+from .uses import Definition, calls_of, holders_of, uses_of, writers_of
 
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
@@ -341,8 +341,7 @@ class Flow:
         for module in self._loaded(cls.module, corpus.assigning(name) if corpus is not None else []):
             if name not in module.foreign_writes:
                 continue
-            for node, owner in definitions(module):
-                constants = constants_written(node, name)
+            for node, owner, constants in writers_of(module, name):
                 if constants is not None:
                     found += [Const(value) for value in constants]
                     continue

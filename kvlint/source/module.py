@@ -103,6 +103,8 @@ class ModuleIndex:
         """Attribute names whose objects are changed in place through anything but ``self``."""
         self.called: list[tuple[ast.stmt, object, frozenset[str]]] = []
         """Outermost functions with their class, and other statements, with the names they call; on demand."""
+        self.written: dict[str, list[tuple[ast.stmt, object, list[object] | None]]] | None = None
+        """Attribute -> outermost functions that set it on another object, with the constants; on demand."""
         self._chunks: dict[tuple[int, int], Chunk] = {}
         self._scan(self.tree.body, conditional=False)
         self._attribute_writes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from .module import ModuleIndex
 from .objects import ClassRef
@@ -143,12 +144,26 @@ def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
     return found
 
 
-def constants_written(node: ast.AST, name: str) -> list[object] | None:
-    """The constants that a function gives an attribute of that name on something other than ``self``.
+def writers_of(
+    module: ModuleIndex, name: str
+) -> Iterator[tuple[Definition, ClassRef | None, list[object] | None]]:
+    """The functions that set an attribute of that name on something other than ``self``.
 
-    None when it gives it something else; empty when it does not set it.
+    With the constants they give it; None when they give it something else.
     """
-    found: list[object] = []
+    if module.written is None:
+        module.written = {}
+        for node, owner in definitions(module):
+            for attribute, constants in _written_in(node).items():
+                module.written.setdefault(attribute, []).append((node, owner, constants))
+    for definition, of, values in module.written.get(name, ()):
+        assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
+        assert of is None or isinstance(of, ClassRef)
+        yield definition, of, values
+
+
+def _written_in(node: ast.AST) -> dict[str, list[object] | None]:
+    found: dict[str, list[object] | None] = {}
     for item in ast.walk(node):
         if isinstance(item, ast.Assign):
             targets = item.targets
@@ -157,26 +172,28 @@ def constants_written(node: ast.AST, name: str) -> list[object] | None:
         elif isinstance(item, ast.withitem) and item.optional_vars is not None:
             targets = [item.optional_vars]
         elif isinstance(item, ast.Call) and last_name(item.func) == "setattr" and len(item.args) == 3:
-            if isinstance(item.args[1], ast.Constant) and item.args[1].value == name:
-                return None
+            if isinstance(item.args[1], ast.Constant) and isinstance(item.args[1].value, str):
+                found[item.args[1].value] = None
             continue
         else:
             continue
         value = getattr(item, "value", None)
         for target in targets:
-            if _is_written(target, name):
-                if not isinstance(item, (ast.Assign, ast.AnnAssign)) or not isinstance(value, ast.Constant):
-                    return None
-                found.append(value.value)
-            elif any(_is_written(part, name) for part in ast.walk(target)):
-                return None
+            for part in ast.walk(target):
+                if not _is_foreign(part):
+                    continue
+                constant = part is target and isinstance(item, (ast.Assign, ast.AnnAssign))
+                known = found.setdefault(part.attr, [])
+                if not constant or not isinstance(value, ast.Constant):
+                    found[part.attr] = None
+                elif known is not None:
+                    known.append(value.value)
     return found
 
 
-def _is_written(target: ast.AST, name: str) -> bool:
+def _is_foreign(part: ast.AST) -> TypeGuard[ast.Attribute]:
     return (
-        isinstance(target, ast.Attribute)
-        and target.attr == name
-        and isinstance(target.ctx, ast.Store)
-        and not (isinstance(target.value, ast.Name) and target.value.id == "self")
+        isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and not (isinstance(part.value, ast.Name) and part.value.id == "self")
     )
