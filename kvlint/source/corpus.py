@@ -19,6 +19,7 @@ _IMPORTS = re.compile(rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[
 _ASSIGNED = re.compile(rb"^[ \t]*(?!self\.)[\w.]+\.(\w+)[ \t]*=(?!=)", re.M)
 _CLASS = re.compile(rb"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.M)
 # A larger tree is not searched: the answer "nobody else does it" would come too late to be worth it.
+MAX_FOLDERS = 20_000
 MAX_FILES = 12_000
 MAX_BYTES = 200_000_000
 MAX_FILE_BYTES = 2_000_000
@@ -89,7 +90,9 @@ class Corpus:
         if self._texts is None:
             self._texts = {}
             total = 0
-            for path in self._paths():
+            paths = self._paths()
+            self.complete = paths is not None
+            for path in paths or ():
                 try:
                     with open(path, "rb") as stream:
                         text = stream.read(MAX_FILE_BYTES + 1)
@@ -98,15 +101,21 @@ class Corpus:
                 total += len(text)
                 if len(text) <= MAX_FILE_BYTES:
                     self._texts[path] = text
-                if total > MAX_BYTES or len(self._texts) > MAX_FILES:
+                if total > MAX_BYTES:
                     self.complete = False
                     self._texts = {}
                     break
         return self._texts
 
-    def _paths(self) -> list[str]:
+    def _paths(self) -> list[str] | None:
+        """Every Python file below the folder; None when the tree is too large."""
         found: list[str] = []
-        for folder, folders, files in os.walk(self.top):
+        for count, (folder, folders, files) in enumerate(os.walk(self.top)):
+            if count > MAX_FOLDERS or len(found) > MAX_FILES:
+                return None
+            if "pyvenv.cfg" in files:
+                folders.clear()
+                continue
             folders[:] = sorted(
                 f
                 for f in folders
@@ -116,8 +125,6 @@ class Corpus:
                 path = os.path.join(folder, name)
                 if name.endswith(".py") and not _TESTS.search(os.path.relpath(path, self.top)):
                     found.append(path)
-            if len(found) > MAX_FILES:
-                break
         return found
 
 

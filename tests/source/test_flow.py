@@ -299,3 +299,18 @@ class TestChains:
         b = "from a import f\ndef g(q, k, v, mask, ends):\n    f(q, k, v, mask, ends)\n"
         b += f"    {attention('mask')}\n"
         assert check(a=a, b=b) == []
+
+    def test_a_web_of_callers_and_makers_ends(self, check: Check) -> None:
+        count = 24
+        files = {"op": HELPER}
+        for i in range(count):
+            others = [(i * 5 + k) % count for k in range(1, 6)]
+            lines = ["from op import attend"]
+            lines += [f"from m{j} import f{j}, C{j}" for j in others]
+            lines += [f"class C{i}:", "    def __init__(self, mask):", "        self.mask = mask"]
+            lines += ["    def forward(self, q, k, v, m, e):"]
+            lines += [f"        C{j}(self.mask).forward(q, k, v, C{j}(m).mask, e)" for j in others]
+            lines += [f"def f{i}(q, k, v, m, e):", "    attend(q, k, v, m, e)"]
+            lines += [f"    f{j}(q, k, v, C{j}(m).mask, e)" for j in others]
+            files[f"m{i}"] = "\n".join(lines) + "\n"
+        assert check(**files) == []
