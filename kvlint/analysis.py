@@ -245,7 +245,7 @@ class _File:
         self._lines: list[str] | None = None
         self.found: dict[tuple[object, ...], tuple[Finding, tuple[int, int, tuple[int, int] | None]]] = {}
         self.contexts: dict[tuple[int, str, int], list[tuple[bool, Verdict, str, Place | None]]] = {}
-        """Obligation -> its verdict in each context that the call is reached in; with callers or without."""
+        """Obligation -> its verdict in each context; True for one that no other stands for."""
 
     def run(self, relevant: bool) -> None:
         """Reads, judges, suppresses, and adds to the result."""
@@ -293,7 +293,7 @@ class _File:
             site = id(getattr(call.place, "node", call.place))
             for index, verdict in enumerate(verdicts):
                 if self.session.keep:
-                    context = (bool(call.trail), verdict, call.operator.name, call.place)
+                    context = (not call.covered, verdict, call.operator.name, call.place)
                     self.contexts.setdefault((site, rule.code, index), []).append(context)
                 self._record(rule, verdict, call.place, call.operator.name, call.trail, call.place)
 
@@ -308,7 +308,7 @@ class _File:
                 continue
             if self.session.keep:
                 site = (id(event), rule.code, 0)
-                self.contexts.setdefault(site, []).append((False, verdict, "", event.place))
+                self.contexts.setdefault(site, []).append((True, verdict, "", event.place))
             self._record(rule, verdict, event.place, "", (), None)
 
     def _record(
@@ -348,15 +348,15 @@ class _File:
     def _count(self) -> None:
         """Counts every obligation once, and keeps those that the user wants to see.
 
-        A function whose callers are visible is judged by what they pass.
+        A function whose callers are all visible is judged by what they pass.
         """
         result, keep = self.session.result, self.session.keep
         for (_, code, _), contexts in self.contexts.items():
             name = self.session.selector.named[code]
-            called = [context for context in contexts if context[0]] or contexts
+            open_ones = [context for context in contexts if context[0]] or contexts
             wanted = [context for context in contexts if context[1].outcome is Outcome.VIOLATED]
             for outcome in (Outcome.UNDECIDED, Outcome.PROVED):
-                wanted = wanted or [context for context in called if context[1].outcome is outcome]
+                wanted = wanted or [context for context in open_ones if context[1].outcome is outcome]
             if not wanted:
                 continue
             _, verdict, operator, default = wanted[0]

@@ -160,6 +160,25 @@ TENSOR_METHODS = frozenset(
 )
 
 
+# Methods of a torch module that give back the module.
+_FLUENT = frozenset(
+    (
+        "to",
+        "npu",
+        "cuda",
+        "cpu",
+        "half",
+        "float",
+        "double",
+        "bfloat16",
+        "type",
+        "eval",
+        "train",
+        "requires_grad_",
+        "share_memory",
+        "apply",
+    )
+)
 MAX_SUBCLASSES = 24
 NOT_SET = "how it is set is not visible"
 STARTS_AS_NONE = "it starts as None and is set elsewhere"
@@ -210,6 +229,8 @@ class Attributes(Core):
         if isinstance(value, ClassRef):
             return self.class_member(value, name, None, site, frame)
         if isinstance(value, Instance):
+            if name in _FLUENT and not any(defines(c, name) for c in self.mro(value.cls)[0]):
+                return Method(value, name, place=site)
             return self.instance_attribute(value, name, site, frame)
         if isinstance(value, SuperRef):
             return self._super_member(value, name, site, frame)

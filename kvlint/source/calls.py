@@ -471,6 +471,8 @@ class Calls(Library):
         node: cst.Call,
     ) -> Value | None:
         content = self.deref(receiver, frame)
+        if isinstance(content, Instance):
+            return content
         if isinstance(content, (Choice, Join)) and isinstance(receiver, Ref) and name == "append" and args:
             frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
             return Const(None)

@@ -24,7 +24,7 @@ from .evaluate import Interpreter
 from .module import ModuleIndex
 from .objects import ClassRef, Func, Instance
 from .state import Frame, OutOfBudget, Record, State
-from .uses import Definition, calls_of, holders_of, uses_of, writers_of
+from .uses import Definition, calls_of, holders_of, mentions_of, uses_of, writers_of
 
 # A name used in more files than this is no detail of a few modules; it is not followed.
 MAX_FILES = 40
@@ -159,6 +159,20 @@ class Flow:
             if all(item.site.node is not other.site.node for other in distinct):
                 distinct.append(item)
         return distinct[:MAX_CONTEXTS]
+
+    def covered(self, func: Func, sites: set[tuple[str, int]]) -> bool:
+        """Whether the calls at ``sites`` (path, line) are all the calls of a function that there can be."""
+        if func.name in _CALLED_WITHOUT_NAME or func.name.startswith("__") or not sites:
+            return False
+        corpus = self.interpreter.files.corpus(func.module.path)
+        paths = corpus.mentioning(func.name) if corpus is not None else []
+        if len(paths) > MAX_FILES or (corpus is not None and not corpus.complete):
+            return False
+        for module in self._loaded(func.module, paths):
+            lines = mentions_of(module, func.name)
+            if lines is None or any((module.path, line) not in sites for line in lines):
+                return False
+        return True
 
     def receivers(self, func: Func, names: frozenset[str]) -> list[ClassRef]:
         """The subclasses that inherit a method and define some of the ``names`` it mentions."""

@@ -160,7 +160,7 @@ class Library(Containers):
             return Namespace(f"{name}({dtype.name if isinstance(dtype, DType) else ''})", place=site)
         if name in _HOLDERS and args:
             return self.force(args[0])
-        if name in ("torch.device", "torch.jit.script") and args:
+        if name in ("torch.device", "torch.jit.script", "torch.compile") and args:
             return args[0]
         if name in ("torch_npu.npu_format_cast", "torch_npu.npu_format_cast_") and args:
             return args[0]

@@ -14,7 +14,7 @@ import libcst as cst
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
 from kvlint.contract.keys import origin
-from kvlint.contract.tri import Place
+from kvlint.contract.tri import Note, Place
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
 from .algebra import plain_leaves
@@ -105,6 +105,7 @@ class _Reading:
         self.operators = catalogue.names()
         # Names that may stand for an operator in a call.
         self.callees = self.operators | _aliases(module.tree, self.operators)
+        self._funcs: dict[Any, Func] = {}
         self._trees: dict[Any, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         self.definitions = list(self._definitions(module.tree.body, None))
 
@@ -123,6 +124,7 @@ class _Reading:
             self.interpreter.limit = definition.steps if definition.names & self.callees else CALLER_STEPS
             self._evaluate(func, definition.names)
             self._trees[func.node] = definition.node
+            self._funcs[func.node] = func
         self._module_level()
         usages: dict[Chunk, Usage] = {}
         runs: dict[int, list[Record]] = {}
@@ -162,6 +164,7 @@ class _Reading:
                 call.earlier, call.later = self._around(record, runs.get(record.run, []), writers, usages)
                 calls.append(call)
             if calls:
+                self._cover(key, calls)
                 tree = self._trees.get(key)
                 found = tuple(function_events(self.module, tree, calls)) if tree is not None else ()
                 owner = scopes[key][0].frame.owner
@@ -184,6 +187,15 @@ class _Reading:
             for call in scope.calls:
                 call.scope = scope
         return Analysis(tuple(result))
+
+    def _cover(self, key: Any, calls: list[Call]) -> None:
+        """Marks the calls of a function in its own right when its callers stand for all that can be."""
+        func = self._funcs.get(key)
+        entered = [call.trail[-1] for call in calls if call.trail]
+        sites = {(n.place.path, n.place.line) for n in entered if isinstance(n.place, Site) and _is_call(n)}
+        if func is not None and any(not call.trail for call in calls) and self.flow.covered(func, sites):
+            for call in calls:
+                call.covered = not call.trail
 
     # Which functions to evaluate.
 
@@ -429,6 +441,10 @@ def _usage(usages: dict[Chunk, Usage], chunk: Chunk) -> Usage:
     if found is None:
         found = usages[chunk] = Usage(chunk)
     return found
+
+
+def _is_call(note: Note) -> bool:
+    return isinstance(note.place, Site) and isinstance(note.place.node, cst.Call)
 
 
 def _uncopied(value: Value, but: Chunk | None = None) -> Value:

@@ -122,6 +122,23 @@ def _called_in(node: ast.AST) -> frozenset[str]:
     return frozenset(last_name(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
 
 
+def mentions_of(module: ModuleIndex, name: str) -> set[int] | None:
+    """The lines of the calls of a function by its name; None when it is handed on instead of called."""
+    found: set[int] = set()
+    called: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and last_name(node.func) == name:
+            found.add(node.lineno)
+            called.add(id(node.func))
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            # A call is walked before its parts.
+            if last_name(node) == name and id(node) not in called:
+                return None
+        elif isinstance(node, ast.ImportFrom) and any(a.name == name and a.asname for a in node.names):
+            return None
+    return found
+
+
 def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
     """The names that hold objects made by calls of ``names``: variables, attributes, loop variables."""
     found: set[str] = set()

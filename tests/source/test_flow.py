@@ -87,6 +87,17 @@ class Layer(torch.nn.Module):
         return self.attn(q, k, v, mask=MASK, ends=ends)
 """,
     },
+    "a module that is moved and cast where it is made": {
+        "model": MODULE
+        + """
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = Attention(8).npu().half().eval()
+    def forward(self, q, k, v, ends):
+        return self.attn(q, k, v, mask=MASK, ends=ends)
+""",
+    },
     "a module list and three levels": {
         "attention": MODULE,
         "layer": """
@@ -314,3 +325,45 @@ class TestChains:
             lines += [f"    f{j}(q, k, v, C{j}(m).mask, e)" for j in others]
             files[f"m{i}"] = "\n".join(lines) + "\n"
         assert check(**files) == []
+
+
+class TestProofs:
+    """An obligation is proved when it holds for every caller, as far as they are all visible."""
+
+    @pytest.fixture
+    def proved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+        """How many of the mask obligations are proved, when a file with some text is beside a good caller."""
+
+        def counted(other: str) -> int:
+            good = f"from op import attend\ndef good(q, k, v, e):\n    return attend(q, k, v, {GOOD}, e)\n"
+            for name, text in {"op": HELPER, "good": good, "other": other}.items():
+                (tmp_path / f"{name}.py").write_text("import torch, torch_npu\n" + text)
+            monkeypatch.chdir(tmp_path)
+            values = {**options.defaults(), "isolated": True, "paths": ["."], "coverage": True}
+            config = Config(Flags(values, str(tmp_path)))
+            result = run(candidates(values, config, str(tmp_path), []), values, config, str(tmp_path))
+            return result.tallies[INVERTED].proved
+
+        return counted
+
+    def test_all_callers_are_visible(self, proved: Callable[[str], int]) -> None:
+        assert proved("") == 1
+        assert proved(f"import op\ndef f(q, k, v, e):\n    return op.attend(q, k, v, {GOOD}, e)\n") == 1
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            "from op import attend\ndef f(q, k, v, m, e):\n    return attend(q, k, v, m, e)\n",
+            "from op import attend\ndef f(q, k, v, m, e):\n    def g():\n"
+            "        return attend(q, k, v, m, e)\n    return g()\n",
+            "from op import attend\nf = lambda q, k, v, m, e: attend(q, k, v, m, e)\n",
+            "from op import attend\ndef f(run):\n    return run(attend)\n",
+            "from op import attend\nTABLE = {'npu': attend}\n",
+            "from op import attend as a\ndef f(q, k, v, m, e):\n    return a(q, k, v, m, e)\n",
+            "import op\ndef f(run):\n    h = op.attend\n    return run(h)\n",
+            "import functools, op\nf = functools.partial(op.attend, 1)\n",
+            "from op import attend\nclass C:\n    x = attend(1, 2, 3, 4, 5)\n",
+        ],
+    )
+    def test_a_caller_may_be_anybody(self, proved: Callable[[str], int], other: str) -> None:
+        assert proved(other) == 0
