@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kvlint.contract import catalogue
 
 from .errors import OracleError
 from .layouts import Layout, layout
@@ -173,12 +176,6 @@ ROLES: dict[str, dict[str, str]] = {
     "npu_fusion_attention_v3": _FUSION | {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"},
     "npu_sparse_flash_attention": _SFA,
 }
-_POSITIONAL: dict[str, tuple[str, ...]] = {
-    "npu_fusion_attention": ("head_num", "input_layout"),
-    "npu_fusion_attention_v2": ("head_num", "input_layout"),
-    "npu_fusion_attention_v3": ("head_num", "input_layout"),
-    "npu_sparse_flash_attention": ("sparse_indices", "scale_value"),
-}
 #: Arguments that exist, and that on Atlas A2/A3 have no effect on the numbers modelled here.
 _INERT = frozenset(
     [
@@ -260,10 +257,19 @@ def normalise(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     return _call(name, given, roles)
 
 
+@cache
+def _positional(name: str) -> tuple[str, ...]:
+    """Parameters that may be passed by position."""
+    schema = catalogue.find(name)
+    if schema is None:
+        return ("query", "key", "value")
+    return tuple(p.name for p in schema.params if p.position is not None)
+
+
 def _bind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    order = ("query", "key", "value", *_POSITIONAL.get(name, ()))
+    order = _positional(name)
     if len(args) > len(order):
-        raise OracleError(f"{name} takes at most {len(order)} positional arguments here, got {len(args)}")
+        raise OracleError(f"{name} takes at most {len(order)} positional arguments, got {len(args)}")
     given = dict(zip(order, args, strict=False))
     for keyword, value in kwargs.items():
         if keyword in given:

@@ -140,7 +140,7 @@ class _Replay:
         self._began = time.perf_counter()
 
     def outcomes(self) -> Iterator[Outcome]:
-        schema = catalogue.find(self.name, self.overload)
+        schema = self._schema()
         if schema is None:
             yield self._skip("captured", "the operator is not in this kvlint's catalogue")
             return
@@ -151,12 +151,10 @@ class _Replay:
         }
         if self.namespace == "atb" and "out" in self.call.given and not self.overload:
             given["out"] = self.call.given["out"]
-        lead = [p.name for p in schema.params if p.position is not None and p.name in given]
-        rest = {k: v for k, v in given.items() if k not in lead}
         known = self.name in ROLES
         if known:
             results = self.call.results or [v for v in self.call.mutated.values() if isinstance(v, Tensor)]
-            yield self._judged("captured", [given[n] for n in lead], rest, results)
+            yield self._judged("captured", given, results)
         if self.backend == "npu" and self.overload:
             return
         operator = self._operator(known or schema.family in COPYING)
@@ -168,7 +166,8 @@ class _Replay:
             return
         fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in given.items()}
         try:
-            found = operator(*(fresh[n] for n in lead), **{k: fresh[k] for k in rest})
+            args, kwargs = _spelled(schema, fresh)
+            found = operator(*args, **kwargs)
         except (KernelError, OracleError) as error:
             yield self._outcome(self.backend, "rejected", reasons=[_first_line(error)])
             return
@@ -177,9 +176,15 @@ class _Replay:
             return
         outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, Tensor)]
         if known:
-            yield self._judged(self.backend, [given[n] for n in lead], rest, [t.cpu() for t in outs])
+            yield self._judged(self.backend, given, [t.cpu() for t in outs])
         else:
             yield self._compared(fresh, outs, schema.family in COPYING)
+
+    def _schema(self) -> catalogue.Operator | None:
+        """The newest schema that has every name that was passed: parameters are renamed between releases."""
+        known = catalogue.variants(self.name, self.overload)
+        fitting = [o for o in known if all(o.param(name) is not None for name in self.call.given)]
+        return (fitting or known or (None,))[-1]
 
     def _operator(self, in_backend: bool) -> Any:
         """The backend's operator; for the simulator any kernel there is."""
@@ -208,19 +213,19 @@ class _Replay:
     def _skip(self, subject: str, why: str) -> Outcome:
         return self._outcome(subject, "skip", reasons=[why])
 
-    def _judged(self, subject: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]) -> Outcome:
+    def _judged(self, subject: str, given: dict[str, Any], outs: list[Tensor]) -> Outcome:
         if not outs:
             return self._skip(subject, "no result was captured")
         lse = None
         if len(outs) > 1 and outs[1].dtype == torch.float32 and self.name.startswith("npu_fused"):
             lse = outs[1]
         try:
-            verdict, answer = check_call(self.name, args, kwargs, outs[0], lse)
+            verdict, answer = check_call(self.name, (), given, outs[0], lse)
         except OracleError as error:
             return self._skip(subject, str(error))
         explanation = None
         if verdict.status is Status.FAIL and self.explain:
-            explanation = explain_call(self.name, args, kwargs, outs[0], verdict, answer)
+            explanation = explain_call(self.name, (), given, outs[0], verdict, answer)
         return self._outcome(
             subject, verdict.status.name.lower(), worst_error=float(verdict.worst_error),
             reasons=[*verdict.reasons, *answer.notes], judgement=verdict, explanation=explanation,
@@ -260,6 +265,19 @@ def _described(call: CapturedCall) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _spelled(schema: catalogue.Operator, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """(args, kwargs) of the call; a default stands where one was skipped before a positional argument."""
+    places = [p for p in schema.params if p.position is not None]
+    while places and places[-1].name not in given:
+        places.pop()
+    missing = [p.name for p in places if p.required and p.name not in given]
+    if missing:
+        raise TypeError(f"{schema.name}: {missing[0]} is missing")
+    args = [given.get(p.name, p.default) for p in places]
+    names = {p.name for p in places}
+    return args, {k: v for k, v in given.items() if k not in names}
 
 
 def _is_output(schema: catalogue.Operator, name: str) -> bool:

@@ -33,6 +33,18 @@ def test_assertion() -> None:
         assert_matches_reference(V1, args, kwargs, out[:1])
 
 
+def test_assertion_on_positional_arguments() -> None:
+    x = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0)).half()
+    mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    args = (x, x, x, 2, "BSH", None, None, mask, 0.125)
+    out = KERNELS["npu_fusion_attention"](*args)[0]
+    assert assert_matches_reference("npu_fusion_attention", args, {}, out).rows == 18
+    with pytest.raises(OracleError, match="'scale' twice"):
+        assert_matches_reference("npu_fusion_attention", args, {"scale": 1.0}, out)
+    with pytest.raises(OracleError, match="at most 24 positional"):
+        assert_matches_reference("npu_fusion_attention", args + (None,) * 16, {}, out)
+
+
 def test_assertion_on_sampled_rows() -> None:
     args, kwargs = call()
     out, _ = KERNELS[V1](*args, **kwargs)

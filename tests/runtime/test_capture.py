@@ -86,6 +86,49 @@ def test_replay_finds_a_wrong_result(decode: Path, kvlint_run: Any) -> None:
     assert "at m.py:3" in report.text()
 
 
+FORMS = """\
+import torch, torch_npu
+torch.manual_seed(0)
+q = torch.randn(1, 64, 512, device="npu").half()
+mask = torch.ones(64, 64, dtype=torch.bool, device="npu").triu(1)
+attend = torch_npu.npu_fusion_attention
+attend(q, q, q, 8, "BSH", scale=0.125)
+attend(q, q, q, 8, "BSH", keep_prob=1.0)
+attend(q, q, q, 8, "BSH", atten_mask=mask, scale=0.125, sparse_mode=0)
+attend(query=q, key=q, value=q, head_num=8, input_layout="BSH", scale=0.125)
+attend(q, q, q, 8, "BSH", None, None, mask, 0.125)
+attend(q, q, q, 8, input_layout="BSH", atten_mask=mask, scale=0.125)
+torch_npu.npu_fusion_attention_v2(q, q, q, 8, "BSH", scale=0.125)
+packed = q.view(64, 8, 64)
+torch.ops.npu.npu_fusion_attention_v3(
+    packed, packed, packed, 8, "TND", scale=0.125,
+    actual_seq_qlen=torch.tensor([64]), actual_seq_kvlen=torch.tensor([64]))
+cache = torch.zeros(2, 1, 16, 64, dtype=torch.int8, device="npu")
+rows, scales = torch.randn(2, 1, 1, 64).bfloat16().npu(), torch.ones(1, 1, 1, 64).bfloat16().npu()
+torch_npu.npu_quant_scatter_(cache, torch.zeros(2, dtype=torch.int32), rows, scales, axis=-2, quant_axis=-1)
+"""
+
+
+def test_every_form_of_a_call_replays(tmp_path: Path, kvlint_run: Any) -> None:
+    (tmp_path / "forms.py").write_text(FORMS)
+    done = kvlint_run("--capture", "cap", "forms.py")
+    assert done.returncode == 0, done.stderr
+    report = replay(tmp_path / "cap")
+    found = [(o.number, o.subject, o.status) for o in report.outcomes]
+    attention = [(n, who, "pass") for n in range(8) for who in ("captured", "sim")]
+    assert found == [*attention, (8, "sim", "equal")], report.text()
+
+
+def test_names_of_an_older_release_replay(tmp_path: Path) -> None:
+    cache, rows = torch.zeros(2, 8, 4), torch.ones(2, 1, 4)
+    given = {"self": cache, "indices": torch.tensor([1, 2]), "updates": rows, "axis": 1}
+    after = cache.clone()
+    KERNELS["scatter_update_"](after, given["indices"], rows, 1)
+    writer = Writer(tmp_path / "cap", {}, 1 << 20)
+    writer.add(CapturedCall(0, "npu::scatter_update_", given, [after], {}, ""))
+    assert [o.status for o in replay(tmp_path / "cap").outcomes] == ["equal"]
+
+
 def test_equal_tensors_are_stored_once(decode: Path, kvlint_run: Any) -> None:
     kvlint_run("--capture", "cap", "decode.py", "4", "--prefill")
     large = [p for p in (decode / "cap" / "tensors").iterdir() if p.stat().st_size > 1 << 22]
