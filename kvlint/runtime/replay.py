@@ -33,9 +33,10 @@ CLOSE = 4.0
 class Outcome:
     """What replaying one call gave.
 
-    ``status``: pass, low_precision, undefined, fail, equal, close, differs, rejected or skip. ``subject`` is
-    whose numbers were judged: ``captured``, or the name of the backend. ``close`` is the weakest: there is
-    no reference for the operator, only agreement with the simulated kernel."""
+    ``status``: pass, low_precision, undefined, fail, equal, close, differs, rejected, skip or error.
+    ``subject`` is whose numbers were judged: ``captured``, or the name of the backend. ``close`` is the
+    weakest: there is no reference for the operator, only agreement with the simulated kernel. ``error``: it
+    raised, so that there are no numbers to judge."""
 
     number: int
     operator: str
@@ -54,14 +55,20 @@ class Outcome:
         return self.status in ("fail", "differs", "rejected")
 
     @property
+    def judged(self) -> bool:
+        return self.status not in ("skip", "error")
+
+    @property
     def name(self) -> str:
         return f"{self.number:08d} {self.operator} [{self.subject}]"
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
         worst = "" if self.worst_error is None else f" (worst row {self.worst_error:.2f} u R)"
-        yield f"{self.name} {self.status}{worst}" + (f" at {self.place}" if self.bad and self.place else "")
-        if self.bad or self.status == "skip":
+        yield f"{self.name} {self.status}{worst}" + (
+            f" at {self.place}" if (self.bad or self.status == "error") and self.place else ""
+        )
+        if self.bad or not self.judged:
             yield from (f"    {r}" for r in self.reasons[:6])
         found = self.explanation
         if found is not None and found.location is not None:
@@ -86,6 +93,11 @@ class Report:
     @property
     def failed(self) -> int:
         return sum(o.bad for o in self.outcomes)
+
+    @property
+    def incomplete(self) -> bool:
+        """Something raised, or there was nothing that could be judged."""
+        return any(o.status == "error" for o in self.outcomes) or not any(o.judged for o in self.outcomes)
 
     def text(self) -> str:
         """For a terminal."""
@@ -113,8 +125,8 @@ def replay(folder: Path, backend: str = "sim", *, explain: bool = True) -> Repor
 
     Attention is judged against the float64 reference, and with ``explain`` a failure is attributed to the
     misuse that gives its numbers; a cache writer's backend is compared, bit by bit, with what the captured
-    call left behind. Raises :class:`CaptureError` if the capture cannot be read at all; damage further on
-    ends the report early.
+    call left behind. A call that raises is an outcome too, and the next ones are judged. Raises
+    :class:`CaptureError` if the capture cannot be read at all; damage further on ends the report early.
     """
     reader = Reader(folder)
     operators = find_backend(backend).ops
@@ -123,7 +135,7 @@ def replay(folder: Path, backend: str = "sim", *, explain: bool = True) -> Repor
     began = time.perf_counter()
     try:
         for call in reader:
-            outcomes.extend(_Replay(call, operators, backend, explain).outcomes())
+            _Replay(call, operators, backend, explain).into(outcomes)
     except CaptureError as error:
         report.ended_early = str(error)
     report.seconds = time.perf_counter() - began
@@ -138,6 +150,14 @@ class _Replay:
         self.namespace, _, rest = call.operator.partition("::")
         self.name, _, self.overload = rest.partition(".")
         self._began = time.perf_counter()
+
+    def into(self, outcomes: list[Outcome]) -> None:
+        """Appends what replaying the call gave, up to where it raised."""
+        try:
+            for outcome in self.outcomes():
+                outcomes.append(outcome)
+        except Exception as error:
+            outcomes.append(self._error(self.backend, error))
 
     def outcomes(self) -> Iterator[Outcome]:
         schema = self._schema()
@@ -171,7 +191,7 @@ class _Replay:
         except (KernelError, OracleError) as error:
             yield self._outcome(self.backend, "rejected", reasons=[_first_line(error)])
             return
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except NotImplementedError as error:
             yield self._skip(self.backend, _first_line(error))
             return
         outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, Tensor)]
@@ -213,6 +233,9 @@ class _Replay:
     def _skip(self, subject: str, why: str) -> Outcome:
         return self._outcome(subject, "skip", reasons=[why])
 
+    def _error(self, subject: str, error: Exception) -> Outcome:
+        return self._outcome(subject, "error", reasons=[_named(error)])
+
     def _judged(self, subject: str, given: dict[str, Any], outs: list[Tensor]) -> Outcome:
         if not outs:
             return self._skip(subject, "no result was captured")
@@ -223,9 +246,14 @@ class _Replay:
             verdict, answer = check_call(self.name, (), given, outs[0], lse)
         except OracleError as error:
             return self._skip(subject, str(error))
+        except Exception as error:
+            return self._error(subject, error)
         explanation = None
         if verdict.status is Status.FAIL and self.explain:
-            explanation = explain_call(self.name, (), given, outs[0], verdict, answer)
+            try:
+                explanation = explain_call(self.name, (), given, outs[0], verdict, answer)
+            except Exception as error:  # the verdict stands without it
+                explanation = Explanation(None, None, f"the explanation failed ({_named(error)})")
         return self._outcome(
             subject, verdict.status.name.lower(), worst_error=float(verdict.worst_error),
             reasons=[*verdict.reasons, *answer.notes], judgement=verdict, explanation=explanation,
@@ -265,6 +293,10 @@ def _described(call: CapturedCall) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_first_line(error)}" if str(error) else type(error).__name__
 
 
 def _spelled(schema: catalogue.Operator, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -110,6 +110,7 @@ def report_data(
 _REPLAYED = {
     "pass": "pass", "equal": "pass", "close": "pass", "low_precision": "low-precision",
     "undefined": "undefined", "fail": "fail", "differs": "fail", "rejected": "fail", "skip": "skip",
+    "error": "error",
 }  # fmt: skip
 
 

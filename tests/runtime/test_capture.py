@@ -541,6 +541,33 @@ def test_operators_without_reference_are_compared_with_the_simulated_kernel(tmp_
         assert [(o.subject, o.status) for o in replay(folder).outcomes] == [("sim", status)]
 
 
+def test_a_call_that_raises_does_not_end_the_replay(tmp_path: Path) -> None:
+    name, given = attention("decode")
+    right = KERNELS[name](**given)[0]
+    writer = Writer(tmp_path / "cap", {}, 1 << 24)
+    for number, words in enumerate((given | {"block_table": 0.5}, given)):
+        writer.add(CapturedCall(number, f"npu::{name}", words, [right], {}, "infer.py:7"))
+    report = replay(tmp_path / "cap")
+    assert [(o.number, o.status) for o in report.outcomes] == [
+        (0, "error"), (0, "error"), (1, "pass"), (1, "pass"),
+    ]  # fmt: skip
+    assert f"00000000 npu::{name} [sim] error at infer.py:7\n    AttributeError: " in report.text()
+    assert len(report.outcomes[0].reasons) == 1
+    done = oracle(str(tmp_path / "cap"), "--out", str(tmp_path))
+    assert done.exit_code == 2
+    assert [c["outcome"] for c in load(tmp_path / "report.json")["cases"]] == ["error"] * 2 + ["pass"] * 2
+    # Wrong numbers weigh more.
+    writer.add(CapturedCall(2, f"npu::{name}", given, [right * 1.3], {}, ""))
+    assert oracle(str(tmp_path / "cap")).exit_code == 1
+
+
+def test_a_capture_of_which_nothing_is_judged_is_no_pass(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "cap", {}, 1 << 20)
+    assert oracle(str(tmp_path / "cap")).exit_code == 2
+    writer.add(CapturedCall(0, "npu::npu_of_tomorrow", {}, [torch.ones(1)], {}, ""))
+    assert oracle(str(tmp_path / "cap")).exit_code == 2
+
+
 def test_two_replays_can_be_compared(tmp_path: Path) -> None:
     name, given = attention("decode")
     out = KERNELS[name](**given)[0]
