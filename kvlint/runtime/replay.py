@@ -102,11 +102,25 @@ class Report:
     def text(self) -> str:
         """For a terminal."""
         lines = [line for o in self.outcomes for line in o.lines()]
-        calls = len({o.number for o in self.outcomes})
-        lines.append(f"{calls} calls, {self.failed} with wrong numbers")
+        lines.append(self.summary())
         if self.ended_early:
             lines.append(f"stopped: {self.ended_early}")
         return "\n".join(lines) + "\n"
+
+    @property
+    def not_judged(self) -> int:
+        """Calls of which no numbers were judged."""
+        return len({o.number for o in self.outcomes} - {o.number for o in self.outcomes if o.judged})
+
+    def summary(self) -> str:
+        """One line that counts calls."""
+        calls = len({o.number for o in self.outcomes})
+        wrong = len({o.number for o in self.outcomes if o.bad})
+        raised = len({o.number for o in self.outcomes if o.status == "error"})
+        parts = [f"{calls} call{'' if calls == 1 else 's'}", f"{wrong} with wrong numbers"]
+        parts += [f"{raised} raised an error"] if raised else []
+        parts += [f"{self.not_judged} not judged"] if self.not_judged else []
+        return ", ".join(parts) + (": nothing was judged" if self.not_judged == calls else "")
 
     def data(self) -> dict[str, Any]:
         """As plain data, of the form that ``kvlint oracle run`` reports, so that two can be compared."""

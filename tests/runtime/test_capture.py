@@ -553,19 +553,25 @@ def test_a_call_that_raises_does_not_end_the_replay(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert f"00000000 npu::{name} [sim] error at infer.py:7\n    AttributeError: " in report.text()
     assert len(report.outcomes[0].reasons) == 1
+    assert report.summary() == "2 calls, 0 with wrong numbers, 1 raised an error, 1 not judged"
+    assert report.data()["not_judged"] == 1
     done = oracle(str(tmp_path / "cap"), "--out", str(tmp_path))
     assert done.exit_code == 2
     assert [c["outcome"] for c in load(tmp_path / "report.json")["cases"]] == ["error"] * 2 + ["pass"] * 2
     # Wrong numbers weigh more.
     writer.add(CapturedCall(2, f"npu::{name}", given, [right * 1.3], {}, ""))
-    assert oracle(str(tmp_path / "cap")).exit_code == 1
+    done = oracle(str(tmp_path / "cap"))
+    assert done.exit_code == 1
+    assert "3 calls, 1 with wrong numbers, 1 raised an error, 1 not judged" in done.output
 
 
 def test_a_capture_of_which_nothing_is_judged_is_no_pass(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "cap", {}, 1 << 20)
     assert oracle(str(tmp_path / "cap")).exit_code == 2
     writer.add(CapturedCall(0, "npu::npu_of_tomorrow", {}, [torch.ones(1)], {}, ""))
-    assert oracle(str(tmp_path / "cap")).exit_code == 2
+    done = oracle(str(tmp_path / "cap"))
+    assert done.exit_code == 2
+    assert "1 call, 0 with wrong numbers, 1 not judged: nothing was judged" in done.output
 
 
 def test_two_replays_can_be_compared(tmp_path: Path) -> None:
