@@ -5,7 +5,7 @@ The operators spell the same thing differently (``scale``, ``softmax_scale``, ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -236,15 +236,27 @@ def _scalar(value: object) -> int | None:
     return int(value.reshape(-1)[0]) if isinstance(value, Tensor) else int(str(value))
 
 
-def normalise(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """The :class:`Call` of ``op(*args, **kwargs)``.
+def operator_name(op: str | Callable[..., Any]) -> str:
+    """The bare name of an operator that is named as in code, or given as the object that is called."""
+    text = op if isinstance(op, str) else getattr(op, "__name__", "")
+    parts = text.replace("::", ".").split(".")
+    if len(parts) > 1 and parts[-1] in ("out", "default"):
+        parts.pop()
+    name = parts[-1]
+    if name not in ROLES:
+        raise OracleError(
+            f"{text or repr(op)} is not an attention operator of the oracle; known: {', '.join(ROLES)}"
+        )
+    return name
+
+
+def normalise(op: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """The :class:`Call` of ``op(*args, **kwargs)``; see :func:`operator_name` for what ``op`` may be.
 
     Raises :class:`OracleError` for an unknown operator or keyword, and for arguments the reference does not
     model (full int8 attention).
     """
-    name = op.rsplit(".", 1)[-1] if not op.endswith(".out") else op.rsplit(".", 2)[-2]
-    if name not in ROLES:
-        raise OracleError(f"{op} is not an attention operator of the oracle; known: {', '.join(ROLES)}")
+    name = operator_name(op)
     given = _bind(name, args, kwargs)
     roles: dict[str, Any] = {}
     for keyword, value in given.items():

@@ -8,6 +8,7 @@ import torch
 from kvlint.oracle import assert_matches_reference
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS
+from kvlint.sim import simulate
 
 pytest_plugins = ["pytester"]
 
@@ -43,6 +44,28 @@ def test_assertion_on_positional_arguments() -> None:
         assert_matches_reference("npu_fusion_attention", args, {"scale": 1.0}, out)
     with pytest.raises(OracleError, match="at most 24 positional"):
         assert_matches_reference("npu_fusion_attention", args + (None,) * 16, {}, out)
+
+
+def test_assertion_takes_the_operator_or_its_name() -> None:
+    args, kwargs = call()
+    out = KERNELS[V1](*args, **kwargs)
+    named = (V1, f"torch_npu.{V1}", f"torch.ops.npu.{V1}.out", f"npu::{V1}", KERNELS[V1])
+    for operator in named:
+        assert_matches_reference(operator, args, kwargs, out)
+    with simulate():
+        import torch_npu
+
+        packet = getattr(torch.ops.npu, V1)
+        for operator in (getattr(torch_npu, V1), packet, packet.default, packet.out):
+            assert_matches_reference(
+                operator, args, kwargs, operator(*args, **kwargs) if operator is not packet.out else out
+            )
+        with pytest.raises(OracleError, match="npu_swiglu is not an attention operator"):
+            assert_matches_reference(torch_npu.npu_swiglu, args, kwargs, out)
+        with pytest.raises(AssertionError, match=f"^{V1} differs"):
+            assert_matches_reference(packet, args, kwargs, out[0] * 1.3)
+    with pytest.raises(OracleError, match="3 is not an attention operator"):
+        assert_matches_reference(3, args, kwargs, out)  # type: ignore[arg-type]
 
 
 def test_assertion_on_sampled_rows() -> None:
