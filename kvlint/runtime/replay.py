@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlint.contract import catalogue
-from kvlint.oracle.assertions import check_call
+from kvlint.oracle.assertions import check_call, log_sum_exp
 from kvlint.oracle.backends import backend as find_backend
 from kvlint.oracle.calls import ROLES
 from kvlint.oracle.captured import Explanation, explain_call
@@ -253,9 +253,7 @@ class _Replay:
     def _judged(self, subject: str, given: dict[str, Any], outs: list[Tensor]) -> Outcome:
         if not outs:
             return self._skip(subject, "no result was captured")
-        lse = None
-        if len(outs) > 1 and outs[1].dtype == torch.float32 and self.name.startswith("npu_fused"):
-            lse = outs[1]
+        lse = log_sum_exp(self.name, outs)
         try:
             verdict, answer = check_call(self.name, (), given, outs[0], lse)
         except OracleError as error:

@@ -68,6 +68,20 @@ def test_assertion_takes_the_operator_or_its_name() -> None:
         assert_matches_reference(3, args, kwargs, out)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "operator", ["npu_fusion_attention", "npu_fusion_attention_v2", "npu_fusion_attention_v3"]
+)
+def test_assertion_on_all_results_of_a_training_operator(operator: str) -> None:
+    x = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0)).half()
+    args, kwargs = (x, x, x, 2, "BSH"), {"scale": 0.125}
+    results = KERNELS[operator](*args, **kwargs)
+    assert len(results) > 4
+    assert assert_matches_reference(operator, args, kwargs, results).lse_error is None
+    assert_matches_reference(operator, args, kwargs, list(results))
+    with pytest.raises(AssertionError):
+        assert_matches_reference(operator, args, kwargs, (results[0] * 1.3, *results[1:]))
+
+
 def test_assertion_on_sampled_rows() -> None:
     args, kwargs = call()
     out, _ = KERNELS[V1](*args, **kwargs)
