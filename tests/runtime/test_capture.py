@@ -76,6 +76,13 @@ def test_a_capture_holds_the_calls_and_replays(decode: Path, kvlint_run: Any) ->
     assert json.loads(report.json())["failed"] == 0
 
 
+def test_a_capture_names_the_program(decode: Path, kvlint_run: Any) -> None:
+    kvlint_run("--capture", "a", "decode.py", "1", "--prefill")
+    kvlint_run("--capture", "b", "-m", "decode", "1")
+    argv = [json.loads((decode / name / "capture.json").read_text())["argv"] for name in "ab"]
+    assert argv == [["decode.py", "1", "--prefill"], ["-m", "decode", "1"]]
+
+
 def test_replay_finds_a_wrong_result(decode: Path, kvlint_run: Any) -> None:
     kvlint_run("--capture", "cap", "decode.py", "1")
     call = next(c for c in Reader(decode / "cap") if c.results and c.results[0].shape == (2, 1, 128))
