@@ -5,12 +5,15 @@ The operators spell the same thing differently (``scale``, ``softmax_scale``, ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kvlint.contract import catalogue
 
 from .errors import OracleError
 from .layouts import Layout, layout
@@ -173,12 +176,6 @@ ROLES: dict[str, dict[str, str]] = {
     "npu_fusion_attention_v3": _FUSION | {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"},
     "npu_sparse_flash_attention": _SFA,
 }
-_POSITIONAL: dict[str, tuple[str, ...]] = {
-    "npu_fusion_attention": ("head_num", "input_layout"),
-    "npu_fusion_attention_v2": ("head_num", "input_layout"),
-    "npu_fusion_attention_v3": ("head_num", "input_layout"),
-    "npu_sparse_flash_attention": ("sparse_indices", "scale_value"),
-}
 #: Arguments that exist, and that on Atlas A2/A3 have no effect on the numbers modelled here.
 _INERT = frozenset(
     [
@@ -239,15 +236,27 @@ def _scalar(value: object) -> int | None:
     return int(value.reshape(-1)[0]) if isinstance(value, Tensor) else int(str(value))
 
 
-def normalise(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """The :class:`Call` of ``op(*args, **kwargs)``.
+def operator_name(op: str | Callable[..., Any]) -> str:
+    """The bare name of an operator that is named as in code, or given as the object that is called."""
+    text = op if isinstance(op, str) else getattr(op, "__name__", "")
+    parts = text.replace("::", ".").split(".")
+    if len(parts) > 1 and parts[-1] in ("out", "default"):
+        parts.pop()
+    name = parts[-1]
+    if name not in ROLES:
+        raise OracleError(
+            f"{text or repr(op)} is not an attention operator of the oracle; known: {', '.join(ROLES)}"
+        )
+    return name
+
+
+def normalise(op: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """The :class:`Call` of ``op(*args, **kwargs)``; see :func:`operator_name` for what ``op`` may be.
 
     Raises :class:`OracleError` for an unknown operator or keyword, and for arguments the reference does not
     model (full int8 attention).
     """
-    name = op.rsplit(".", 1)[-1] if not op.endswith(".out") else op.rsplit(".", 2)[-2]
-    if name not in ROLES:
-        raise OracleError(f"{op} is not an attention operator of the oracle; known: {', '.join(ROLES)}")
+    name = operator_name(op)
     given = _bind(name, args, kwargs)
     roles: dict[str, Any] = {}
     for keyword, value in given.items():
@@ -260,10 +269,19 @@ def normalise(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     return _call(name, given, roles)
 
 
+@cache
+def _positional(name: str) -> tuple[str, ...]:
+    """Parameters that may be passed by position."""
+    schema = catalogue.find(name)
+    if schema is None:
+        return ("query", "key", "value")
+    return tuple(p.name for p in schema.params if p.position is not None)
+
+
 def _bind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    order = ("query", "key", "value", *_POSITIONAL.get(name, ()))
+    order = _positional(name)
     if len(args) > len(order):
-        raise OracleError(f"{name} takes at most {len(order)} positional arguments here, got {len(args)}")
+        raise OracleError(f"{name} takes at most {len(order)} positional arguments, got {len(args)}")
     given = dict(zip(order, args, strict=False))
     for keyword, value in kwargs.items():
         if keyword in given:

@@ -1,6 +1,7 @@
 """``kvlint oracle``: run, replay, list, compare, backends.
 
-Exit codes: 0 all cases pass, 1 some case fails (or regressed), 2 the command line or a report is wrong.
+Exit codes: 0 all cases pass, 1 some case fails (or regressed), 2 the command line or a report is wrong, or
+captured calls could not be replayed.
 """
 
 from __future__ import annotations
@@ -238,7 +239,8 @@ def replay(
 ) -> None:
     """Judge the calls of a capture: the numbers in it, and those of a backend for the same calls.
 
-    Exit code 1 if numbers are wrong or the capture is damaged further on, 2 if it cannot be read.
+    Exit code 1 if numbers are wrong or the capture is damaged further on; else 2 if the capture cannot be
+    read, a call raised, or no call could be judged.
     """
     if output_format not in ("text", "json", "markdown"):
         raise _usage(f"--output-format must be text, json or markdown, got {output_format!r}")
@@ -268,7 +270,9 @@ def replay(
         typer.echo(found.text(), nl=False)
         if out is not None:
             typer.echo(f"reports in {out}")
-    raise typer.Exit(FAILED if found.failed or found.ended_early else OK)
+    if found.failed or found.ended_early:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(USAGE if found.incomplete else OK)
 
 
 @app.command()

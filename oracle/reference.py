@@ -5,7 +5,7 @@ float64 (or float32), together with the rows for which the call itself leaves th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -112,7 +112,7 @@ def _query_extent(call: Call) -> tuple[int, int, int]:
 
 
 def reference(
-    op: str,
+    op: str | Callable[..., Any],
     *args: Any,
     rows: Sequence[Tensor | None] | None = None,
     dtype: torch.dtype = torch.float64,

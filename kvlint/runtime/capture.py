@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,14 +29,23 @@ _NOT_THE_PROGRAM = tuple(
 class Capture:
     """An observer that writes calls to a folder.
 
+    ``program``: script and arguments, by default those of the process; an existing capture keeps its own.
     ``every``: of each operator's calls, record every n-th. ``limit``: bytes that the folder may hold; calls
     that do not fit are counted in ``skipped``. Recording never stops the program: a call that cannot be
     recorded is counted in ``unrecordable``, and after an error of the disk recording ends, ``problem`` saying
     why. Only the process that made the object records; its forks do not.
     """
 
-    def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, every: int = 1) -> None:
-        head = {"kvlint": kvlint.__version__, "torch": torch.__version__, "argv": sys.argv[:1]}
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        every: int = 1,
+        program: Sequence[str] | None = None,
+    ) -> None:
+        argv = list(sys.argv if program is None else program)
+        head = {"kvlint": kvlint.__version__, "torch": torch.__version__, "argv": argv}
         self._writer = Writer(folder, head, limit)
         self._every = every
         self._seen: Counter[str] = Counter()

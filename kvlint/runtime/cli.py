@@ -142,7 +142,10 @@ def _capture(options: argparse.Namespace, stack: ExitStack) -> None:
     except ImportError as error:
         raise _Problem(f"--capture needs safetensors ({error})") from error
     try:
-        capture = Capture(Path(options.capture), limit=options.capture_limit, every=options.capture_every)
+        capture = Capture(
+            Path(options.capture), limit=options.capture_limit, every=options.capture_every,
+            program=[*(["-m"] if options.module else []), options.target, *options.arguments],
+        )  # fmt: skip
     except CaptureError as error:
         raise _Problem(str(error)) from error
     folder = options.capture

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlint.contract import catalogue
-from kvlint.oracle.assertions import check_call
+from kvlint.oracle.assertions import check_call, log_sum_exp
 from kvlint.oracle.backends import backend as find_backend
 from kvlint.oracle.calls import ROLES
 from kvlint.oracle.captured import Explanation, explain_call
@@ -33,9 +33,10 @@ CLOSE = 4.0
 class Outcome:
     """What replaying one call gave.
 
-    ``status``: pass, low_precision, undefined, fail, equal, close, differs, rejected or skip. ``subject`` is
-    whose numbers were judged: ``captured``, or the name of the backend. ``close`` is the weakest: there is
-    no reference for the operator, only agreement with the simulated kernel."""
+    ``status``: pass, low_precision, undefined, fail, equal, close, differs, rejected, skip or error.
+    ``subject`` is whose numbers were judged: ``captured``, or the name of the backend. ``close`` is the
+    weakest: there is no reference for the operator, only agreement with the simulated kernel. ``error``: it
+    raised, so that there are no numbers to judge."""
 
     number: int
     operator: str
@@ -54,14 +55,20 @@ class Outcome:
         return self.status in ("fail", "differs", "rejected")
 
     @property
+    def judged(self) -> bool:
+        return self.status not in ("skip", "error")
+
+    @property
     def name(self) -> str:
         return f"{self.number:08d} {self.operator} [{self.subject}]"
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
         worst = "" if self.worst_error is None else f" (worst row {self.worst_error:.2f} u R)"
-        yield f"{self.name} {self.status}{worst}" + (f" at {self.place}" if self.bad and self.place else "")
-        if self.bad or self.status == "skip":
+        yield f"{self.name} {self.status}{worst}" + (
+            f" at {self.place}" if (self.bad or self.status == "error") and self.place else ""
+        )
+        if self.bad or not self.judged:
             yield from (f"    {r}" for r in self.reasons[:6])
         found = self.explanation
         if found is not None and found.location is not None:
@@ -87,14 +94,33 @@ class Report:
     def failed(self) -> int:
         return sum(o.bad for o in self.outcomes)
 
+    @property
+    def incomplete(self) -> bool:
+        """Something raised, or there was nothing that could be judged."""
+        return any(o.status == "error" for o in self.outcomes) or not any(o.judged for o in self.outcomes)
+
     def text(self) -> str:
         """For a terminal."""
         lines = [line for o in self.outcomes for line in o.lines()]
-        calls = len({o.number for o in self.outcomes})
-        lines.append(f"{calls} calls, {self.failed} with wrong numbers")
+        lines.append(self.summary())
         if self.ended_early:
             lines.append(f"stopped: {self.ended_early}")
         return "\n".join(lines) + "\n"
+
+    @property
+    def not_judged(self) -> int:
+        """Calls of which no numbers were judged."""
+        return len({o.number for o in self.outcomes} - {o.number for o in self.outcomes if o.judged})
+
+    def summary(self) -> str:
+        """One line that counts calls."""
+        calls = len({o.number for o in self.outcomes})
+        wrong = len({o.number for o in self.outcomes if o.bad})
+        raised = len({o.number for o in self.outcomes if o.status == "error"})
+        parts = [f"{calls} call{'' if calls == 1 else 's'}", f"{wrong} with wrong numbers"]
+        parts += [f"{raised} raised an error"] if raised else []
+        parts += [f"{self.not_judged} not judged"] if self.not_judged else []
+        return ", ".join(parts) + (": nothing was judged" if self.not_judged == calls else "")
 
     def data(self) -> dict[str, Any]:
         """As plain data, of the form that ``kvlint oracle run`` reports, so that two can be compared."""
@@ -113,8 +139,8 @@ def replay(folder: Path, backend: str = "sim", *, explain: bool = True) -> Repor
 
     Attention is judged against the float64 reference, and with ``explain`` a failure is attributed to the
     misuse that gives its numbers; a cache writer's backend is compared, bit by bit, with what the captured
-    call left behind. Raises :class:`CaptureError` if the capture cannot be read at all; damage further on
-    ends the report early.
+    call left behind. A call that raises is an outcome too, and the next ones are judged. Raises
+    :class:`CaptureError` if the capture cannot be read at all; damage further on ends the report early.
     """
     reader = Reader(folder)
     operators = find_backend(backend).ops
@@ -123,7 +149,7 @@ def replay(folder: Path, backend: str = "sim", *, explain: bool = True) -> Repor
     began = time.perf_counter()
     try:
         for call in reader:
-            outcomes.extend(_Replay(call, operators, backend, explain).outcomes())
+            _Replay(call, operators, backend, explain).into(outcomes)
     except CaptureError as error:
         report.ended_early = str(error)
     report.seconds = time.perf_counter() - began
@@ -139,8 +165,16 @@ class _Replay:
         self.name, _, self.overload = rest.partition(".")
         self._began = time.perf_counter()
 
+    def into(self, outcomes: list[Outcome]) -> None:
+        """Appends what replaying the call gave, up to where it raised."""
+        try:
+            for outcome in self.outcomes():
+                outcomes.append(outcome)
+        except Exception as error:
+            outcomes.append(self._error(self.backend, error))
+
     def outcomes(self) -> Iterator[Outcome]:
-        schema = catalogue.find(self.name, self.overload)
+        schema = self._schema()
         if schema is None:
             yield self._skip("captured", "the operator is not in this kvlint's catalogue")
             return
@@ -151,12 +185,10 @@ class _Replay:
         }
         if self.namespace == "atb" and "out" in self.call.given and not self.overload:
             given["out"] = self.call.given["out"]
-        lead = [p.name for p in schema.params if p.position is not None and p.name in given]
-        rest = {k: v for k, v in given.items() if k not in lead}
         known = self.name in ROLES
         if known:
             results = self.call.results or [v for v in self.call.mutated.values() if isinstance(v, Tensor)]
-            yield self._judged("captured", [given[n] for n in lead], rest, results)
+            yield self._judged("captured", given, results)
         if self.backend == "npu" and self.overload:
             return
         operator = self._operator(known or schema.family in COPYING)
@@ -168,18 +200,25 @@ class _Replay:
             return
         fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in given.items()}
         try:
-            found = operator(*(fresh[n] for n in lead), **{k: fresh[k] for k in rest})
+            args, kwargs = _spelled(schema, fresh)
+            found = operator(*args, **kwargs)
         except (KernelError, OracleError) as error:
             yield self._outcome(self.backend, "rejected", reasons=[_first_line(error)])
             return
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except NotImplementedError as error:
             yield self._skip(self.backend, _first_line(error))
             return
         outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if isinstance(t, Tensor)]
         if known:
-            yield self._judged(self.backend, [given[n] for n in lead], rest, [t.cpu() for t in outs])
+            yield self._judged(self.backend, given, [t.cpu() for t in outs])
         else:
             yield self._compared(fresh, outs, schema.family in COPYING)
+
+    def _schema(self) -> catalogue.Operator | None:
+        """The newest schema that has every name that was passed: parameters are renamed between releases."""
+        known = catalogue.variants(self.name, self.overload)
+        fitting = [o for o in known if all(o.param(name) is not None for name in self.call.given)]
+        return (fitting or known or (None,))[-1]
 
     def _operator(self, in_backend: bool) -> Any:
         """The backend's operator; for the simulator any kernel there is."""
@@ -208,19 +247,25 @@ class _Replay:
     def _skip(self, subject: str, why: str) -> Outcome:
         return self._outcome(subject, "skip", reasons=[why])
 
-    def _judged(self, subject: str, args: list[Any], kwargs: dict[str, Any], outs: list[Tensor]) -> Outcome:
+    def _error(self, subject: str, error: Exception) -> Outcome:
+        return self._outcome(subject, "error", reasons=[_named(error)])
+
+    def _judged(self, subject: str, given: dict[str, Any], outs: list[Tensor]) -> Outcome:
         if not outs:
             return self._skip(subject, "no result was captured")
-        lse = None
-        if len(outs) > 1 and outs[1].dtype == torch.float32 and self.name.startswith("npu_fused"):
-            lse = outs[1]
+        lse = log_sum_exp(self.name, outs)
         try:
-            verdict, answer = check_call(self.name, args, kwargs, outs[0], lse)
+            verdict, answer = check_call(self.name, (), given, outs[0], lse)
         except OracleError as error:
             return self._skip(subject, str(error))
+        except Exception as error:
+            return self._error(subject, error)
         explanation = None
         if verdict.status is Status.FAIL and self.explain:
-            explanation = explain_call(self.name, args, kwargs, outs[0], verdict, answer)
+            try:
+                explanation = explain_call(self.name, (), given, outs[0], verdict, answer)
+            except Exception as error:  # the verdict stands without it
+                explanation = Explanation(None, None, f"the explanation failed ({_named(error)})")
         return self._outcome(
             subject, verdict.status.name.lower(), worst_error=float(verdict.worst_error),
             reasons=[*verdict.reasons, *answer.notes], judgement=verdict, explanation=explanation,
@@ -260,6 +305,23 @@ def _described(call: CapturedCall) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_first_line(error)}" if str(error) else type(error).__name__
+
+
+def _spelled(schema: catalogue.Operator, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """(args, kwargs) of the call; a default stands where one was skipped before a positional argument."""
+    places = [p for p in schema.params if p.position is not None]
+    while places and places[-1].name not in given:
+        places.pop()
+    missing = [p.name for p in places if p.required and p.name not in given]
+    if missing:
+        raise TypeError(f"{schema.name}: {missing[0]} is missing")
+    args = [given.get(p.name, p.default) for p in places]
+    names = {p.name for p in places}
+    return args, {k: v for k, v in given.items() if k not in names}
 
 
 def _is_output(schema: catalogue.Operator, name: str) -> bool:

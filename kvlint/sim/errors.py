@@ -18,3 +18,15 @@ class MissingKernelError(NotImplementedError):
             f'@kvlint.sim.kernel("{namespace}::{name}") over a function with the parameters of its schema '
             "(see kvlint.sim.kernel)"
         )
+
+
+class MissingGradientError(MissingKernelError):
+    """A backward pass reached an operator that has no simulated gradient."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(operator)
+        self.args = (
+            f"{operator} has no simulated gradient. Add one before the program runs: "
+            f'torch.library.register_autograd("{operator}", backward, setup_context=...) '
+            "(see torch.library.register_autograd)",
+        )

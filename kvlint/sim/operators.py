@@ -12,6 +12,7 @@ import torch
 
 from kvlint.contract import catalogue
 from kvlint.sim import registry
+from kvlint.sim.gradients import without_gradient
 
 _DATA: Final = Path(__file__).parent / "data" / "operators.json"
 NAMESPACES: Final = ("npu", "atb")
@@ -80,6 +81,8 @@ class Definitions:
         # Without a tensor there is no CPU key to dispatch on.
         key = "CPU" if takes_tensors else "BackendSelect"
         self._library(namespace, "IMPL").impl(name, bound, key)
+        if key == "CPU" and not _has_gradient(full):
+            self._library(namespace, "IMPL").impl(name, without_gradient(full, _overload(full)), "Autograd")
         self._bound[full] = bound
 
     def calls(self) -> dict[str, int]:
@@ -109,6 +112,18 @@ def _exists(full: str) -> bool:
 def _schema(full: str) -> Any:
     name, _, overload = full.partition(".")
     return next(s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload)
+
+
+def _overload(full: str) -> Any:
+    namespace, _, rest = full.partition("::")
+    name, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
+def _has_gradient(full: str) -> bool:
+    """A formula that holds for CPU tensors; those of the wheel hold for its own device only."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has(full, "Autograd") or has(full, "AutogradCPU"))
 
 
 def _registered(namespaces: set[str]) -> Iterator[str]:

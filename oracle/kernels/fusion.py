@@ -195,9 +195,22 @@ def npu_fusion_attention_v3(
     value: Tensor,
     head_num: int,
     input_layout: str,
-    *,
+    pse: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = NO_LIMIT,
+    next_tockens: int = NO_LIMIT,
+    inner_precise: int = 0,
+    prefix: Lengths = None,
     actual_seq_qlen: Tensor | None = None,
     actual_seq_kvlen: Tensor | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    softmax_layout: str = "",
+    sink: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """v1 with the lengths as CPU tensors (a list is refused), and seed and offset as tensors."""
@@ -207,9 +220,9 @@ def npu_fusion_attention_v3(
                 f"npu_fusion_attention_v3: {name} must be a CPU tensor, got {type(lens).__name__}"
             )
     found = npu_fusion_attention(
-        query, key, value, head_num, input_layout, actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen,
-        **kwargs,
+        query, key, value, head_num, input_layout, pse, padding_mask, atten_mask, scale, keep_prob,
+        pre_tockens, next_tockens, inner_precise, prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode,
+        gen_mask_parallel, sync, softmax_layout, sink, **kwargs,
     )  # fmt: skip
     return (*found[:4], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 

@@ -110,6 +110,7 @@ def report_data(
 _REPLAYED = {
     "pass": "pass", "equal": "pass", "close": "pass", "low_precision": "low-precision",
     "undefined": "undefined", "fail": "fail", "differs": "fail", "rejected": "fail", "skip": "skip",
+    "error": "error",
 }  # fmt: skip
 
 
@@ -137,6 +138,7 @@ def replay_data(
         "capture": capture,
         "ended_early": ended_early,
         "failed": sum(o.bad for o in outcomes),
+        "not_judged": calls - len({o.number for o in outcomes if o.judged}),
         "seconds": round(seconds, 3),
         "environment": captured | environment(),
         "command": " ".join(Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)),

@@ -8,6 +8,7 @@ import torch
 from kvlint.oracle import assert_matches_reference
 from kvlint.oracle.errors import OracleError
 from kvlint.oracle.kernels import KERNELS
+from kvlint.sim import simulate
 
 pytest_plugins = ["pytester"]
 
@@ -31,6 +32,54 @@ def test_assertion() -> None:
         assert_matches_reference(V1, args, kwargs, out)
     with pytest.raises(OracleError, match="has shape"):
         assert_matches_reference(V1, args, kwargs, out[:1])
+
+
+def test_assertion_on_positional_arguments() -> None:
+    x = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0)).half()
+    mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    args = (x, x, x, 2, "BSH", None, None, mask, 0.125)
+    out = KERNELS["npu_fusion_attention"](*args)[0]
+    assert assert_matches_reference("npu_fusion_attention", args, {}, out).rows == 18
+    with pytest.raises(OracleError, match="'scale' twice"):
+        assert_matches_reference("npu_fusion_attention", args, {"scale": 1.0}, out)
+    with pytest.raises(OracleError, match="at most 24 positional"):
+        assert_matches_reference("npu_fusion_attention", args + (None,) * 16, {}, out)
+
+
+def test_assertion_takes_the_operator_or_its_name() -> None:
+    args, kwargs = call()
+    out = KERNELS[V1](*args, **kwargs)
+    named = (V1, f"torch_npu.{V1}", f"torch.ops.npu.{V1}.out", f"npu::{V1}", KERNELS[V1])
+    for operator in named:
+        assert_matches_reference(operator, args, kwargs, out)
+    with simulate():
+        import torch_npu
+
+        packet = getattr(torch.ops.npu, V1)
+        for operator in (getattr(torch_npu, V1), packet, packet.default, packet.out):
+            assert_matches_reference(
+                operator, args, kwargs, operator(*args, **kwargs) if operator is not packet.out else out
+            )
+        with pytest.raises(OracleError, match="npu_swiglu is not an attention operator"):
+            assert_matches_reference(torch_npu.npu_swiglu, args, kwargs, out)
+        with pytest.raises(AssertionError, match=f"^{V1} differs"):
+            assert_matches_reference(packet, args, kwargs, out[0] * 1.3)
+    with pytest.raises(OracleError, match="3 is not an attention operator"):
+        assert_matches_reference(3, args, kwargs, out)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "operator", ["npu_fusion_attention", "npu_fusion_attention_v2", "npu_fusion_attention_v3"]
+)
+def test_assertion_on_all_results_of_a_training_operator(operator: str) -> None:
+    x = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0)).half()
+    args, kwargs = (x, x, x, 2, "BSH"), {"scale": 0.125}
+    results = KERNELS[operator](*args, **kwargs)
+    assert len(results) > 4
+    assert assert_matches_reference(operator, args, kwargs, results).lse_error is None
+    assert_matches_reference(operator, args, kwargs, list(results))
+    with pytest.raises(AssertionError):
+        assert_matches_reference(operator, args, kwargs, (results[0] * 1.3, *results[1:]))
 
 
 def test_assertion_on_sampled_rows() -> None:

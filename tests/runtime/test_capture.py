@@ -76,6 +76,13 @@ def test_a_capture_holds_the_calls_and_replays(decode: Path, kvlint_run: Any) ->
     assert json.loads(report.json())["failed"] == 0
 
 
+def test_a_capture_names_the_program(decode: Path, kvlint_run: Any) -> None:
+    kvlint_run("--capture", "a", "decode.py", "1", "--prefill")
+    kvlint_run("--capture", "b", "-m", "decode", "1")
+    argv = [json.loads((decode / name / "capture.json").read_text())["argv"] for name in "ab"]
+    assert argv == [["decode.py", "1", "--prefill"], ["-m", "decode", "1"]]
+
+
 def test_replay_finds_a_wrong_result(decode: Path, kvlint_run: Any) -> None:
     kvlint_run("--capture", "cap", "decode.py", "1")
     call = next(c for c in Reader(decode / "cap") if c.results and c.results[0].shape == (2, 1, 128))
@@ -84,6 +91,49 @@ def test_replay_finds_a_wrong_result(decode: Path, kvlint_run: Any) -> None:
     report = replay(decode / "bad")
     assert [(o.subject, o.status) for o in report.outcomes] == [("captured", "fail"), ("sim", "pass")]
     assert "at m.py:3" in report.text()
+
+
+FORMS = """\
+import torch, torch_npu
+torch.manual_seed(0)
+q = torch.randn(1, 64, 512, device="npu").half()
+mask = torch.ones(64, 64, dtype=torch.bool, device="npu").triu(1)
+attend = torch_npu.npu_fusion_attention
+attend(q, q, q, 8, "BSH", scale=0.125)
+attend(q, q, q, 8, "BSH", keep_prob=1.0)
+attend(q, q, q, 8, "BSH", atten_mask=mask, scale=0.125, sparse_mode=0)
+attend(query=q, key=q, value=q, head_num=8, input_layout="BSH", scale=0.125)
+attend(q, q, q, 8, "BSH", None, None, mask, 0.125)
+attend(q, q, q, 8, input_layout="BSH", atten_mask=mask, scale=0.125)
+torch_npu.npu_fusion_attention_v2(q, q, q, 8, "BSH", scale=0.125)
+packed = q.view(64, 8, 64)
+torch.ops.npu.npu_fusion_attention_v3(
+    packed, packed, packed, 8, "TND", scale=0.125,
+    actual_seq_qlen=torch.tensor([64]), actual_seq_kvlen=torch.tensor([64]))
+cache = torch.zeros(2, 1, 16, 64, dtype=torch.int8, device="npu")
+rows, scales = torch.randn(2, 1, 1, 64).bfloat16().npu(), torch.ones(1, 1, 1, 64).bfloat16().npu()
+torch_npu.npu_quant_scatter_(cache, torch.zeros(2, dtype=torch.int32), rows, scales, axis=-2, quant_axis=-1)
+"""
+
+
+def test_every_form_of_a_call_replays(tmp_path: Path, kvlint_run: Any) -> None:
+    (tmp_path / "forms.py").write_text(FORMS)
+    done = kvlint_run("--capture", "cap", "forms.py")
+    assert done.returncode == 0, done.stderr
+    report = replay(tmp_path / "cap")
+    found = [(o.number, o.subject, o.status) for o in report.outcomes]
+    attention = [(n, who, "pass") for n in range(8) for who in ("captured", "sim")]
+    assert found == [*attention, (8, "sim", "equal")], report.text()
+
+
+def test_names_of_an_older_release_replay(tmp_path: Path) -> None:
+    cache, rows = torch.zeros(2, 8, 4), torch.ones(2, 1, 4)
+    given = {"self": cache, "indices": torch.tensor([1, 2]), "updates": rows, "axis": 1}
+    after = cache.clone()
+    KERNELS["scatter_update_"](after, given["indices"], rows, 1)
+    writer = Writer(tmp_path / "cap", {}, 1 << 20)
+    writer.add(CapturedCall(0, "npu::scatter_update_", given, [after], {}, ""))
+    assert [o.status for o in replay(tmp_path / "cap").outcomes] == ["equal"]
 
 
 def test_equal_tensors_are_stored_once(decode: Path, kvlint_run: Any) -> None:
@@ -496,6 +546,39 @@ def test_operators_without_reference_are_compared_with_the_simulated_kernel(tmp_
         call = CapturedCall(0, "atb::_npu_flash_attention_unpad", given, [], {"out": wrong}, "")
         Writer(folder, {}, 1 << 20).add(call)
         assert [(o.subject, o.status) for o in replay(folder).outcomes] == [("sim", status)]
+
+
+def test_a_call_that_raises_does_not_end_the_replay(tmp_path: Path) -> None:
+    name, given = attention("decode")
+    right = KERNELS[name](**given)[0]
+    writer = Writer(tmp_path / "cap", {}, 1 << 24)
+    for number, words in enumerate((given | {"block_table": 0.5}, given)):
+        writer.add(CapturedCall(number, f"npu::{name}", words, [right], {}, "infer.py:7"))
+    report = replay(tmp_path / "cap")
+    assert [(o.number, o.status) for o in report.outcomes] == [
+        (0, "error"), (0, "error"), (1, "pass"), (1, "pass"),
+    ]  # fmt: skip
+    assert f"00000000 npu::{name} [sim] error at infer.py:7\n    AttributeError: " in report.text()
+    assert len(report.outcomes[0].reasons) == 1
+    assert report.summary() == "2 calls, 0 with wrong numbers, 1 raised an error, 1 not judged"
+    assert report.data()["not_judged"] == 1
+    done = oracle(str(tmp_path / "cap"), "--out", str(tmp_path))
+    assert done.exit_code == 2
+    assert [c["outcome"] for c in load(tmp_path / "report.json")["cases"]] == ["error"] * 2 + ["pass"] * 2
+    # Wrong numbers weigh more.
+    writer.add(CapturedCall(2, f"npu::{name}", given, [right * 1.3], {}, ""))
+    done = oracle(str(tmp_path / "cap"))
+    assert done.exit_code == 1
+    assert "3 calls, 1 with wrong numbers, 1 raised an error, 1 not judged" in done.output
+
+
+def test_a_capture_of_which_nothing_is_judged_is_no_pass(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "cap", {}, 1 << 20)
+    assert oracle(str(tmp_path / "cap")).exit_code == 2
+    writer.add(CapturedCall(0, "npu::npu_of_tomorrow", {}, [torch.ones(1)], {}, ""))
+    done = oracle(str(tmp_path / "cap"))
+    assert done.exit_code == 2
+    assert "1 call, 0 with wrong numbers, 1 not judged: nothing was judged" in done.output
 
 
 def test_two_replays_can_be_compared(tmp_path: Path) -> None:
