@@ -14,6 +14,7 @@ from kvlint.analysis import Session
 from kvlint.config import Config, Flags
 from kvlint.discovery import Candidate
 from kvlint.report.model import Result
+from kvlint.source.reader import Project
 
 from .mutate import KINDS, Kind, Mutant, mutants
 
@@ -35,7 +36,8 @@ def findings(path: str, text: str) -> Found:
     """Line and code of everything kvlint reports about a text in the place of a file."""
     config = Config(Flags({**options.defaults(), "isolated": True}, os.path.dirname(path)))
     result = Result()
-    session = Session(result, os.path.dirname(path), debug=True)
+    # A mutant is a file by itself: the files around it know only the original.
+    session = Session(result, os.path.dirname(path), project=Project, debug=True)
     session.check(Candidate(path, path, config.default), text.encode(), True)
     assert not result.problems, result.problems
     return {(finding.spot.line, finding.code) for finding in result.findings}
