@@ -443,7 +443,7 @@ class Calls(Library):
             "the call is too deep to follow",
             place=site,
         )
-        if key in self._busy or frame.depth > MAX_DEPTH:
+        if key in self._busy or frame.depth > MAX_DEPTH or self.frugal:
             return unknown
         self._busy.add(key)
         try:

@@ -143,6 +143,7 @@ class Core:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.find_module = files.find
+        self.frugal = False
         self._subclasses: dict[ast.ClassDef, list[ClassRef]] = {}
         # Attributes of objects that outlive the function that set them, by the objects' identities.
         self._left: dict[tuple[Hashable, str], Value] = {}
@@ -203,8 +204,21 @@ class Core:
         finally:
             self._watch, self.recording = before, recording
 
+    @contextmanager
+    def frugally(self) -> Iterator[None]:
+        """Asks no side questions and follows no calls meanwhile."""
+        self.forget()
+        self.frugal = True
+        try:
+            yield
+        finally:
+            self.frugal = False
+            self.forget()
+
     def aside(self, question: Callable[[], T]) -> T | None:
         """Answers a side question within its own budget; None when it costs too much."""
+        if self.frugal:
+            return None
         limit = self.limit
         # A question within a question leaves enough for the one around it.
         self.limit = self.steps + min(SIDE_STEPS, max(0, limit - self.steps) // 2)

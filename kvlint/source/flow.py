@@ -39,6 +39,8 @@ MAX_PARTS = 20_000
 # What evaluating one place may cost, and what all places of one question may.
 PLACE_STEPS = 5_000
 QUESTION_STEPS = 40_000
+# What all questions about one file may cost.
+FILE_STEPS = 80_000
 _CALLED_WITHOUT_NAME = frozenset(("forward", "__call__"))
 
 T = TypeVar("T")
@@ -82,6 +84,8 @@ class Flow:
         self._families: dict[ast.ClassDef, _Family] = {}
         self._callers_of: dict[ast.AST | object, list[Place]] = {}
         self._tried: set[Hashable] = set()
+        self.left = FILE_STEPS
+        """What may still be spent on questions about the file that is read."""
 
     def improve(self, func: Func, records: Iterable[Record]) -> bool:
         """Follows the parameters and attributes in the arguments of calls; whether that told anything new.
@@ -190,14 +194,17 @@ class Flow:
 
     def _within(self, question: Callable[[], T]) -> T | None:
         interpreter = self.interpreter
+        if self.left <= 0:
+            return None
         steps, limit = interpreter.steps, interpreter.limit
-        interpreter.steps, interpreter.limit = 0, QUESTION_STEPS
+        interpreter.steps, interpreter.limit = 0, min(self.left, QUESTION_STEPS)
         try:
             with interpreter.watching():
                 return question()
         except (OutOfBudget, RecursionError, _TooMany):
             return None
         finally:
+            self.left -= interpreter.steps
             interpreter.steps, interpreter.limit = steps, limit
 
     def _answer(self, key: Hashable) -> Value | None:

@@ -22,7 +22,7 @@ from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
-from .flow import Flow
+from .flow import FILE_STEPS, Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .negative import Span, expected_failures
@@ -113,6 +113,7 @@ class _Reading:
         self.interpreter.records.clear()
         self.interpreter.results.clear()
         self.interpreter.views.clear()
+        self.flow.left = FILE_STEPS
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
         order: list[Any] = []
@@ -271,8 +272,12 @@ class _Reading:
         interpreter.runs += 1
         interpreter.mutated.clear()
         start = len(interpreter.records)
-        with contextlib.suppress(OutOfBudget, RecursionError):
+        try:
             evaluate()
+        except (OutOfBudget, RecursionError):
+            # The calls behind that point are met all the same, with less known of their arguments.
+            with interpreter.frugally(), contextlib.suppress(OutOfBudget, RecursionError):
+                evaluate()
         for record in interpreter.records[start:]:
             record.run = interpreter.runs
 
