@@ -79,6 +79,16 @@ class TestHuge:
         call = only(function(f"mode, mask = 3, None\n{CALL}\n{lines}"))
         assert call.arg("sparse_mode").constant.value == 3
 
+    def test_a_call_behind_what_costs_too_much_is_met(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        helper = "def helper(x):\n" + "".join(f"    x = x + {i}\n" for i in range(300)) + "    return x\n"
+        body = "".join(f"    if helper(a{i}): q = q + 1\n" for i in range(20))
+        names = ", ".join(f"a{i}" for i in range(20))
+        source = f"{HEAD}{helper}def f(q, k, v, mode, mask, {names}):\n{body}    {CALL}\n"
+        monkeypatch.setattr("kvlint.source.reader.MAX_STEPS", 100)
+        (call,) = calls(source)
+        assert call.arg("scale").constant.get(None) == 0.5
+        assert call.arg("query").dtype.get(None) is None
+
     def test_a_hundred_functions(self) -> None:
         one = "def f{i}(q, k, v, mode, mask):\n    return " + CALL + "\n\n\n"
         found = calls(HEAD + "".join(one.replace("{i}", str(i)) for i in range(100)))
