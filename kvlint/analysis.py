@@ -293,7 +293,7 @@ class _File:
             site = id(getattr(call.place, "node", call.place))
             for index, verdict in enumerate(verdicts):
                 if self.session.keep:
-                    context = (not call.covered, verdict, call.operator.name, call.place)
+                    context = (not call.covered(), verdict, call.operator.name, call.place)
                     self.contexts.setdefault((site, rule.code, index), []).append(context)
                 self._record(rule, verdict, call.place, call.operator.name, call.trail, call.place)
 

@@ -753,6 +753,10 @@ def bind(
     return Binding(values, places, tuple(unexpected), surplus, tuple(duplicate), opaque)
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass
 class Call:
     """One operator call under a set of path assumptions.
@@ -761,8 +765,8 @@ class Call:
     operator without the role it is an argument that is absent with a default of None. ``trail`` tells
     through which calls the function was entered, when the arguments come from a known caller; ``path`` are
     the tests passed on the way to the call. ``earlier`` and ``later`` are the cache writers that run before
-    and after it in the same function or in what that calls, whenever the call itself runs. ``covered``: every
-    caller of the function is visible and judged, so that their contexts stand for this one.
+    and after it in the same function or in what that calls, whenever the call itself runs. ``covered`` tells
+    whether every caller of the function is visible and judged, so that their contexts stand for this one.
     """
 
     operator: Operator
@@ -776,7 +780,7 @@ class Call:
     path: tuple[tuple[Cond, bool], ...] = ()
     earlier: tuple[Call, ...] = field(default=(), repr=False)
     later: tuple[Call, ...] = field(default=(), repr=False)
-    covered: bool = False
+    covered: Callable[[], bool] = field(default=_never, repr=False)
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
     @property

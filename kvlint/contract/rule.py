@@ -17,7 +17,7 @@ from .call import Arg, Call, Event, Scope, leaves
 from .catalogue import Operator
 from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
-from .values import Choice, Const, Join, Value
+from .values import Choice, Join, Value, is_none
 
 
 class Severity(Enum):
@@ -231,7 +231,7 @@ def _sole(value: Value) -> Value | None:
     """The one thing that a value becomes when it starts as None."""
     if not isinstance(value, Join):
         return None
-    rest = [o for o in value.options if not (isinstance(o, Const) and o.value is None)]
+    rest = [o for o in value.options if not is_none(o)]
     return rest[0] if len(rest) == 1 < len(value.options) else None
 
 

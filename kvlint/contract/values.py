@@ -121,6 +121,11 @@ class Const(Value):
     value: object
 
 
+def is_none(value: Value) -> bool:
+    """Whether a value is certainly None."""
+    return isinstance(value, Const) and value.value is None
+
+
 @dataclass(frozen=True, slots=True)
 class DType(Value):
     """A torch dtype by its short name, for example ``float16``."""

@@ -26,6 +26,7 @@ from kvlint.contract.values import (
     Tensor,
     Unknown,
     Value,
+    is_none,
 )
 
 from .chunk import Site
@@ -139,13 +140,13 @@ def without_none(value: Value) -> Value:
     """The alternatives that have attributes or items; the value itself when none has."""
     if isinstance(value, Choice):
         yes, no = without_none(value.yes), without_none(value.no)
-        if isinstance(yes, Const) and yes.value is None:
+        if is_none(yes):
             return no
-        if isinstance(no, Const) and no.value is None:
+        if is_none(no):
             return yes
         return value if yes is value.yes and no is value.no else replace(value, yes=yes, no=no)
     if isinstance(value, Join):
-        rest = tuple(o for o in value.options if not (isinstance(o, Const) and o.value is None))
+        rest = tuple(o for o in value.options if not is_none(o))
         if 0 < len(rest) < len(value.options):
             return rest[0] if len(rest) == 1 else replace(value, options=rest)
     return value

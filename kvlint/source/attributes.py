@@ -21,6 +21,7 @@ from kvlint.contract.values import (
     Tensor,
     Unknown,
     Value,
+    is_none,
 )
 
 from .algebra import (
@@ -184,10 +185,6 @@ NOT_SET = "how it is set is not visible"
 STARTS_AS_NONE = "it starts as None and is set elsewhere"
 
 
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Const) and value.value is None
-
-
 def defines(cls: ClassRef, name: str) -> bool:
     """Whether a class itself has a method, field or attribute of that name."""
     index = cls.index
@@ -321,7 +318,7 @@ class Attributes(Core):
                 options.append(value)
         if not all(isinstance(option, Const) for option in options):
             # What one method starts as None another one fills.
-            options = [o if _is_none(o) else self._placeheld(o, unknown) for o in options]
+            options = [o if is_none(o) else self._placeheld(o, unknown) for o in options]
         else:
             options = [self._placeheld(option, unknown) for option in options]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
@@ -391,12 +388,7 @@ class Attributes(Core):
 
     def _direct_subclasses(self, cls: ClassRef) -> Iterator[ClassRef]:
         corpus = self.files.corpus(cls.module.path)
-        modules = [cls.module]
-        for path in corpus.deriving(cls.name) if corpus is not None else ():
-            module = self.files.load(path)
-            if module is not None and module is not cls.module:
-                modules.append(module)
-        for module in modules:
+        for module in self.loaded(cls.module, corpus.deriving(cls.name) if corpus is not None else []):
             for node, index in module.classes.items():
                 for base in node.bases:
                     dotted = ast_dotted(base)
@@ -452,7 +444,7 @@ class Attributes(Core):
 
     def _placeheld(self, value: Value, unknown: Unknown) -> Value:
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""
-        if isinstance(value, Const) and value.value is None:
+        if is_none(value):
             return replace(unknown, reason=STARTS_AS_NONE, place=value.place)
         if (
             isinstance(value, Tensor)
@@ -645,7 +637,7 @@ class Attributes(Core):
                 # A member is no number, but equal to itself alone.
                 return Const(f"{cls.name}.{name}", place=site)
             # None is no value to compute with: a subclass, or whoever owns the object, sets another.
-            options = [replace(unknown, reason=STARTS_AS_NONE) if _is_none(o) else o for o in options]
+            options = [replace(unknown, reason=STARTS_AS_NONE) if is_none(o) else o for o in options]
             return one_of(options, unknown)
         finally:
             self._busy.discard(key)

@@ -204,6 +204,15 @@ class Core:
         finally:
             self._watch, self.recording = before, recording
 
+    def loaded(self, first: ModuleIndex, paths: list[str]) -> list[ModuleIndex]:
+        """A module and those in some files, each once."""
+        modules = [first]
+        for path in paths:
+            module = self.files.load(path)
+            if module is not None and module not in modules:
+                modules.append(module)
+        return modules
+
     @contextmanager
     def frugally(self) -> Iterator[None]:
         """Asks no side questions and follows no calls meanwhile."""

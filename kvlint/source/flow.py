@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
-from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value
+from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value, is_none
 
 from .algebra import is_numeric, one_of, plain_leaves, same, substituted
 from .attributes import NOT_SET, STARTS_AS_NONE, defines
@@ -347,12 +347,7 @@ class Flow:
     def _loaded(self, first: ModuleIndex, paths: list[str]) -> list[ModuleIndex]:
         if len(paths) > MAX_FILES:
             raise _TooMany
-        modules = [first]
-        for path in paths:
-            module = self.interpreter.files.load(path)
-            if module is not None and module not in modules:
-                modules.append(module)
-        return modules
+        return self.interpreter.loaded(first, paths)
 
     def _assigned(self, cls: ClassRef, name: str) -> list[Value]:
         """What code outside the class assigns to the attribute."""
@@ -482,7 +477,7 @@ def _joint(options: list[Value], plain: Unknown) -> Value | None:
     """What all places agree on; None when that says nothing."""
     if not options:
         return None
-    if all(isinstance(option, Const) and option.value is None for option in options):
+    if all(is_none(option) for option in options):
         # Whoever reads it relies on code that is not visible.
         return replace(plain, reason="it is None wherever it is set", place=options[0].place)
     joint = one_of(options, plain)

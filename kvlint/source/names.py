@@ -12,6 +12,7 @@ from kvlint.contract.values import (
     DType,
     Unknown,
     Value,
+    is_none,
 )
 
 from . import numpylib
@@ -19,7 +20,7 @@ from .algebra import (
     one_of,
     weakened,
 )
-from .attributes import Attributes
+from .attributes import STARTS_AS_NONE, Attributes
 from .chunk import Site
 from .module import BadSource, Binding, ModuleIndex
 from .modulestate import built_once, rebound, slot
@@ -179,9 +180,9 @@ class Names(Attributes):
             options: list[Value] = []
             for binding in bindings:
                 value = self._bound_value(module, name, binding)
-                if isinstance(value, Const) and value.value is None:
+                if is_none(value):
                     # Whoever needs the variable sets it first.
-                    value = replace(unknown, reason="it starts as None and is set elsewhere")
+                    value = replace(unknown, reason=STARTS_AS_NONE)
                 options.append(value)
             if any(b.kind == "def" for b in bindings) and self._is_replaced(module, name):
                 options.append(replace(unknown, reason="other code puts another function in its place"))

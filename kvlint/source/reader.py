@@ -6,7 +6,7 @@ import ast
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import libcst as cst
@@ -194,9 +194,13 @@ class _Reading:
         func = self._funcs.get(key)
         entered = [call.trail[-1] for call in calls if call.trail]
         sites = {(n.place.path, n.place.line) for n in entered if isinstance(n.place, Site) and _is_call(n)}
-        if func is not None and any(not call.trail for call in calls) and self.flow.covered(func, sites):
-            for call in calls:
-                call.covered = not call.trail
+        if func is None:
+            return
+        # The search for further callers is worth its cost only to who counts proofs.
+        covered = cache(partial(self.flow.covered, func, sites))
+        for call in calls:
+            if not call.trail:
+                call.covered = covered
 
     # Which functions to evaluate.
 
