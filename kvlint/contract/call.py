@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from .catalogue import Operator, Param
+from .merging import REASON, merged
 from .num import Num
 from .paths import Assumptions, Cond, consistent, decide
 from .tri import NO, YES, Fact, Note, Place, Tri, tri, unknown
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 # Values with more alternatives than this count as unknown: the question costs too much.
 MAX_ALTERNATIVES = 32
+# What is put together to fewer alternatives is at most this many.
+MAX_PARTS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]
             return [
                 (
                     assumed,
-                    Unknown(("many", id(value)), "value", "it has too many alternatives", place=value.place),
+                    Unknown(("many", id(value)), "value", REASON, place=value.place),
                 )
             ]
         now, item = stack.pop()
@@ -109,7 +112,11 @@ def is_overflow(value: Value) -> bool:
 
 
 def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
-    """Everything that a value can be, without telling which alternatives go together."""
+    """Everything that a value can be, without telling which alternatives go together.
+
+    Where that is too much, alternatives stand for several (:func:`~.merging.merged`).
+    """
+    overflow = (Unknown(("many", id(value)), "value", REASON, place=value.place),)
     found: list[Value] = []
     seen: set[int] = set()
     pending = [value]
@@ -125,9 +132,10 @@ def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
             pending.extend(item.options)
         elif item not in found or isinstance(item, (Tensor, Sequence)):
             found.append(item)
-            if len(found) > MAX_ALTERNATIVES:
-                return (Unknown(("many", id(value)), "value", "it has too many alternatives"),)
-    return tuple(found)
+            if len(found) > MAX_PARTS:
+                return overflow
+    few = merged(found, MAX_ALTERNATIVES)
+    return tuple(few) if few is not None else overflow
 
 
 class Arg:
@@ -149,8 +157,6 @@ class Arg:
         """Every value the argument can have here, without choices."""
         found: list[Value] = []
         pending = [item for _, item in leaves(self.value, self.call.assumed)]
-        if len(pending) == 1 and is_overflow(pending[0]):
-            return _all_parts(self.value, self.call.assumed)
         while pending:
             item = pending.pop(0)
             if isinstance(item, Join):
@@ -158,6 +164,8 @@ class Arg:
                     pending.extend(leaf for _, leaf in leaves(option, self.call.assumed))
                 if len(pending) > MAX_ALTERNATIVES:
                     return _all_parts(self.value, self.call.assumed)
+            elif is_overflow(item):
+                return _all_parts(self.value, self.call.assumed)
             elif item not in found or isinstance(item, (Tensor, Sequence)):
                 found.append(item)
         return tuple(found)
@@ -165,16 +173,17 @@ class Arg:
     @cached_property
     def alternatives(self) -> list[tuple[Assumptions, Value]]:
         """Every value the argument can have here, with the tests of this function that lead to it."""
+        base = self.call.assumed
         found: list[tuple[Assumptions, Value]] = []
-        pending = leaves(self.value, self.call.assumed)
+        pending = leaves(self.value, base)
         while pending:
             world, item = pending.pop(0)
             if isinstance(item, Join):
                 pending.extend(leaf for option in item.options for leaf in leaves(option, world))
-                if len(pending) > MAX_ALTERNATIVES:
-                    return []
-            else:
-                base = self.call.assumed
+            if is_overflow(item) or len(pending) > MAX_ALTERNATIVES:
+                # They are too many to tell which tests lead to each.
+                return [(base, option) for option in self.options]
+            if not isinstance(item, Join):
                 found.append(({c: h for c, h in world.items() if not c.remote or c in base}, item))
         return found
 

@@ -229,7 +229,7 @@ def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict
 
 def _sole(value: Value) -> Value | None:
     """The one thing that a value becomes when it starts as None."""
-    if not isinstance(value, Join):
+    if not isinstance(value, Join) or value.ident is not None:
         return None
     rest = [o for o in value.options if not is_none(o)]
     return rest[0] if len(rest) == 1 < len(value.options) else None

@@ -288,9 +288,13 @@ class Choice(Value):
 @dataclass(frozen=True, slots=True)
 class Join(Value):
     """One of several values, by something that is no test the source spells out: which method ran
-    last, whether a loop ran. Facts hold when every option agrees; an option alone proves nothing."""
+    last, whether a loop ran. Facts hold when every option agrees; an option alone proves nothing.
+
+    ``ident``: its own identity where tests that tell the options apart were given up, as there are too many.
+    """
 
     options: tuple[Value, ...]
+    ident: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import count
 from typing import Any
 
 import libcst as cst
 
+from kvlint.contract.merging import REASON, merged, serial
 from kvlint.contract.num import MAX_BASE, Num
-from kvlint.contract.paths import Cond, negated
+from kvlint.contract.paths import Assumptions, Cond, decide, negated
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Absent,
@@ -54,7 +54,10 @@ from .torchlib import (
 
 # Nobody asks about a value with more alternatives than this, and they are costly to carry along.
 MAX_SIZE = 64
-_SERIAL = count()
+# How many options a value has that may be one of many, and how many it may be one of.
+MAX_OPTIONS = 8
+MAX_PARTS = 256
+_NOTHING: Assumptions = {}
 
 
 def choose(cond: Cond | None, yes: Value, no: Value) -> Value:
@@ -62,11 +65,7 @@ def choose(cond: Cond | None, yes: Value, no: Value) -> Value:
     if same(yes, no) or cond is None:
         return yes if cond is not None or same(yes, no) else joined(yes, no)
     made = Choice(cond, yes, no, place=yes.place)
-    if made.size > MAX_SIZE:
-        return Unknown(
-            ("many", next(_SERIAL)), label_of(yes), "it has too many alternatives", place=yes.place
-        )
-    return made
+    return made if made.size <= MAX_SIZE else widened([made])
 
 
 def joined(a: Value, b: Value) -> Value:
@@ -78,11 +77,55 @@ def joined(a: Value, b: Value) -> Value:
         for option in value.options if isinstance(value, Join) else (value,):
             if not any(same(option, seen) for seen in options):
                 options.append(option)
-    return (
-        Join(tuple(options[:8]))
-        if len(options) <= 8
-        else Unknown(("many", id(a), id(b)), label_of(a), "it has too many alternatives")
-    )
+    blurred = any(isinstance(value, Join) and value.ident is not None for value in (a, b))
+    if blurred or len(options) > MAX_OPTIONS:
+        return widened(options)
+    return Join(tuple(options))
+
+
+def widened(values: list[Value]) -> Value:
+    """One of several values with few options: the tests that tell them apart are given up."""
+    few = few_options(values)
+    if few is None:
+        first = values[0]
+        return Unknown(("many", serial()), label_of(first), REASON, place=first.place)
+    return few[0] if len(few) == 1 else Join(tuple(few), serial(), place=values[0].place)
+
+
+def few_options(
+    values: list[Value], most: int = MAX_OPTIONS, assumed: Assumptions = _NOTHING
+) -> list[Value] | None:
+    """The alternatives of values, or what stands for several of them; None where that is not possible."""
+    options: list[Value] = []
+    seen: set[int] = set()
+    pending = list(reversed(values))
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if len(seen) > MAX_PARTS:
+            return None
+        if isinstance(item, Choice):
+            known = decide(item.cond, assumed) if assumed else None
+            pending += [arm for arm, out in ((item.no, True), (item.yes, False)) if known is not out]
+        elif isinstance(item, Join):
+            pending.extend(reversed(item.options))
+        elif isinstance(item, Deferred) and item.memo:
+            pending.append(item.memo[0])
+        elif not any(same(item, option) for option in options):
+            options.append(item)
+    if len(options) <= most:
+        return options
+    few = merged(options, most)
+    return [_blurred(option, options) for option in few] if few is not None else None
+
+
+def _blurred(option: Value, parts: list[Value]) -> Value:
+    """A value that stands for several: a write to one of them does not show in its elements."""
+    if isinstance(option, (Tensor, Sequence)) and not any(option is part for part in parts):
+        return replace(option, content=Content(lengths=option.content.lengths))
+    return option
 
 
 def same(a: Value, b: Value) -> bool:
@@ -185,7 +228,7 @@ def weakened(value: Value) -> Value:
     if isinstance(value, Choice):
         return Choice(value.cond, weakened(value.yes), weakened(value.no), place=value.place)
     if isinstance(value, Join):
-        return Join(tuple(weakened(option) for option in value.options), place=value.place)
+        return replace(value, options=tuple(weakened(option) for option in value.options))
     if isinstance(value, Frozen):
         return Frozen(weakened(value.content), value.heap, place=value.place)
     if isinstance(value, MapValue):

@@ -465,7 +465,7 @@ class Attributes(Core):
                 place=value.place,
             )
         if isinstance(value, Join):
-            return Join(tuple(self._remote(option) for option in value.options), place=value.place)
+            return replace(value, options=tuple(self._remote(option) for option in value.options))
         return kept(value)
 
     def _object_state(self, obj: Instance, func: Func, method: str) -> State | None:

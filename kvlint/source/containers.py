@@ -458,7 +458,7 @@ class Containers(Subscripts):
                 self._appended(content.no, value, node),
             )
         if isinstance(content, Join):
-            return Join(tuple(self._appended(option, value, node) for option in content.options))
+            return replace(content, options=tuple(self._appended(o, value, node) for o in content.options))
         if not isinstance(content, Sequence):
             return Unknown(("appended", key_of(content), id(node)), "list", "what it held is not known")
         if content.items is not None and len(content.items) < 64:

@@ -6,11 +6,14 @@ import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from typing import Any, Protocol, TypeVar
 
 import libcst as cst
 
 from kvlint.contract.keys import intern
+from kvlint.contract.merging import REASON, serial
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Assumptions, Cond, consistent, decide
 from kvlint.contract.tri import Note
@@ -33,12 +36,14 @@ from kvlint.contract.values import (
 from .algebra import (
     choose,
     conjoined,
+    few_options,
     joined,
     may_be_absent,
     one_of,
     plain_leaves,
     same,
     substituted,
+    widened,
     with_entries,
 )
 from .annotations import hint_of
@@ -64,6 +69,7 @@ from .state import (
     MAX_DEPTH,
     MAX_LEAVES,
     MAX_STEPS,
+    MAX_WIDENED,
     SIDE_STEPS,
     Frame,
     OutOfBudget,
@@ -500,19 +506,20 @@ class Core:
         assumed: Assumptions | None = None,
         budget: list[int] | None = None,
     ) -> Value:
-        """Applies ``function`` to every combination of alternatives that can occur together."""
+        """Applies ``function`` to every combination of alternatives that can occur together.
+
+        Where there are too many, to every combination of few that stand for them.
+        """
         if assumed is None:
             assumed = frame.state.assumed
         if budget is None:
-            budget = [MAX_LEAVES]
+            budget = [MAX_LEAVES, MAX_LEAVES]
         now = [self.simplify(self.force(value), assumed) for value in values]
         for index, value in enumerate(now):
             if isinstance(value, Choice):
                 budget[0] -= 1
                 if budget[0] < 0:
-                    return Unknown(
-                        ("many", id(value), id(frame)), label_of(value), "it has too many alternatives"
-                    )
+                    return self._lift_widened(function, now, frame, assumed, budget)
                 yes = consistent(assumed, [(value.cond, True)])
                 no = consistent(assumed, [(value.cond, False)])
                 if yes is None or no is None:
@@ -524,15 +531,37 @@ class Core:
             if isinstance(value, Join):
                 budget[0] -= len(value.options)
                 if budget[0] < 0:
-                    return Unknown(
-                        ("many", id(value), id(frame)), label_of(value), "it has too many alternatives"
-                    )
+                    return self._lift_widened(function, now, frame, assumed, budget)
                 results = [
                     self.lift(function, [*now[:index], option, *now[index + 1 :]], frame, assumed, budget)
                     for option in value.options
                 ]
-                return one_of(results, results[0])
+                return one_of(results, results[0]) if value.ident is None else widened(results)
         return function(*now)
+
+    def _lift_widened(
+        self,
+        function: Callable[..., Value],
+        values: list[Value],
+        frame: Frame,
+        assumed: Assumptions,
+        budget: list[int],
+    ) -> Value:
+        """Applies ``function`` to combinations of few values that stand for all alternatives."""
+        few: list[list[Value]] | None = None
+        for most in range(MAX_WIDENED, 0, -1):
+            parts = [few_options([value], most, assumed) for value in values]
+            known = [options for options in parts if options is not None]
+            if len(known) == len(parts) and prod(map(len, known)) <= budget[1]:
+                few = known
+                break
+        if few is None:
+            alternatives = next(value for value in values if isinstance(value, (Choice, Join)))
+            return Unknown(("many", serial()), label_of(alternatives), REASON, place=alternatives.place)
+        combinations = [list(combination) for combination in product(*few)]
+        budget[1] -= len(combinations)
+        # A deferred call among them has alternatives of its own.
+        return widened([self.lift(function, values, frame, assumed, budget) for values in combinations])
 
     def deref(self, value: Value, frame: Frame) -> Value:
         """The content of a container."""
@@ -558,9 +587,8 @@ class Core:
                 place=value.place,
             )
         if isinstance(value, Join):
-            return Join(
-                tuple(self.resolved(option, frame, depth + 1) for option in value.options), place=value.place
-            )
+            options = tuple(self.resolved(option, frame, depth + 1) for option in value.options)
+            return replace(value, options=options)
         content = self.deref(value, frame)
         if isinstance(content, Sequence):
             if content.items is not None:

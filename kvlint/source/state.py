@@ -28,6 +28,10 @@ MAX_STEPS = 20_000
 MAX_LEAVES = 16
 
 
+# How many values stand for one that has more alternatives than that.
+MAX_WIDENED = 4
+
+
 # What one side question may cost: a method run for what it leaves in an attribute, a helper's result.
 SIDE_STEPS = 4_000
 

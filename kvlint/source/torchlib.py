@@ -162,7 +162,7 @@ def settled(value: Value, tensor: bool) -> Value:
     if isinstance(value, Choice):
         return Choice(value.cond, settled(value.yes, tensor), settled(value.no, tensor), place=value.place)
     if isinstance(value, Join):
-        return Join(tuple(settled(option, tensor) for option in value.options), place=value.place)
+        return replace(value, options=tuple(settled(option, tensor) for option in value.options))
     if isinstance(value, Number) and tensor and _slot_form(value.num) is not None:
         return number_tensor(value)
     return value
