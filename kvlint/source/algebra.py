@@ -195,6 +195,33 @@ def without_none(value: Value) -> Value:
     return value
 
 
+def unbound(name: str) -> Unknown:
+    """What a variable is on a path that does not set it."""
+    return Unknown(("unbound", name), name, "it is not set on every path")
+
+
+def bound(value: Value) -> Value:
+    """The alternatives that a variable can have where it is read: without one the read itself raises."""
+    if isinstance(value, Choice):
+        yes, no = bound(value.yes), bound(value.no)
+        if _is_unbound(yes):
+            return no
+        if _is_unbound(no):
+            return yes
+        return value if yes is value.yes and no is value.no else replace(value, yes=yes, no=no)
+    if isinstance(value, Join):
+        read = [bound(option) for option in value.options]
+        rest = tuple(option for option in read if not _is_unbound(option))
+        changed = any(a is not b for a, b in zip(read, value.options, strict=True))
+        if rest and (changed or len(rest) < len(read)):
+            return rest[0] if len(rest) == 1 else replace(value, options=rest)
+    return value
+
+
+def _is_unbound(value: Value) -> bool:
+    return isinstance(value, Unknown) and isinstance(value.key, tuple) and value.key[:1] == ("unbound",)
+
+
 def plain_leaves(value: Value) -> list[Value]:
     result: list[Value] = []
     pending = [value]

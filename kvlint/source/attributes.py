@@ -15,6 +15,7 @@ from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Choice,
     Const,
+    Hint,
     Join,
     Number,
     Sequence,
@@ -451,7 +452,8 @@ class Attributes(Core):
             and value.shape
             and any(d is not None and d.integer == 0 for d in value.shape)
         ):
-            return replace(unknown, reason="it starts empty and is set elsewhere", place=value.place)
+            reason, hint = "it starts empty and is set elsewhere", Hint("Tensor")
+            return replace(unknown, reason=reason, hint=hint, place=value.place)
         return value
 
     def _remote(self, value: Value) -> Value:

@@ -43,6 +43,7 @@ from .algebra import (
     plain_leaves,
     same,
     substituted,
+    unbound,
     widened,
     with_entries,
 )
@@ -328,8 +329,8 @@ class Core:
         def pick(a: Value | None, b: Value | None, name: str) -> Value:
             if a is not None and b is not None and same(a, b):
                 return a
-            left = a if a is not None else Unknown(("unbound", name), name, "it is not set on every path")
-            right = b if b is not None else Unknown(("unbound", name), name, "it is not set on every path")
+            left = a if a is not None else unbound(name)
+            right = b if b is not None else unbound(name)
             return choose(cond, left, right) if cond is not None else joined(left, right)
 
         result = State(assumed=yes.assumed, path=yes.path, outer=yes.outer)
@@ -582,8 +583,8 @@ class Core:
                 return self.resolved(value.yes if known else value.no, frame, depth)
             return Choice(
                 value.cond,
-                self.resolved(value.yes, frame, depth + 1),
-                self.resolved(value.no, frame, depth + 1),
+                self.resolved(value.yes, frame, depth),
+                self.resolved(value.no, frame, depth),
                 place=value.place,
             )
         if isinstance(value, Join):

@@ -21,6 +21,7 @@ from .torchlib import (
     fresh,
     full_shape,
     key_of,
+    number_of,
 )
 
 
@@ -166,7 +167,41 @@ def _from_numpy(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Va
     return replace(array, numpy=False, device="cpu") if array is not None else None
 
 
+def _typed(name: str, dtypes: tuple[str, ...]) -> Callable[..., Value | None]:
+    """``torch.FloatTensor`` and its like, which take sizes one by one or the data."""
+
+    def handler(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+        if kwargs or (args and isinstance(args[0], Tensor)):
+            return None
+        shape: Shape | None = (Num.of(0),)
+        content = Content()
+        if len(args) == 1 and isinstance(args[0], Sequence):
+            shape, content = shape_of_data(args[0]), content_of_data(args[0])
+        elif args:
+            # One unknown value may be a size or the data.
+            certain = len(args) > 1 or isinstance(args[0], (Const, Number))
+            shape = tuple(number_of(arg) for arg in args) if certain else None
+        return fresh((name, site), f"torch.{name}(...)", site, dtypes, shape, content, "cpu")
+
+    return handler
+
+
+_TYPED = {
+    "Tensor": DEFAULT_FLOAT,
+    "FloatTensor": ("float32",),
+    "DoubleTensor": ("float64",),
+    "HalfTensor": ("float16",),
+    "BFloat16Tensor": ("bfloat16",),
+    "ByteTensor": ("uint8",),
+    "CharTensor": ("int8",),
+    "ShortTensor": ("int16",),
+    "IntTensor": ("int32",),
+    "LongTensor": ("int64",),
+    "BoolTensor": ("bool",),
+}
+
 FUNCTIONS: dict[str, Callable[..., Value | None]] = {
+    **{name: _typed(name, dtypes) for name, dtypes in _TYPED.items()},
     "tensor": from_data("tensor", TORCH, shares=False),
     "as_tensor": from_data("as_tensor", TORCH, shares=True),
     "from_numpy": _from_numpy,

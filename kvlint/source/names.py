@@ -17,6 +17,7 @@ from kvlint.contract.values import (
 
 from . import numpylib
 from .algebra import (
+    bound,
     one_of,
     weakened,
 )
@@ -122,7 +123,9 @@ class Names(Attributes):
                     return Unknown(
                         ("nonlocal", key_of(found)), text, "an inner function rebinds it", place=found.place
                     )
-                return found
+                # A function inside another, a class body or a module may read the name from around it.
+                outer = frame.node is None or (frame.closure is not None and text in frame.closure.vars)
+                return found if outer else bound(found)
         if text in frame.module.global_writes:
             found = frame.state.attrs.get(slot(frame.module, text))
             if found is not None:

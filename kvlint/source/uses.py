@@ -13,6 +13,9 @@ from .objects import ClassRef
 # Calls that a class is handed to without being made.
 _HARMLESS_CALLS = frozenset(("isinstance", "issubclass", "cast", "super", "hasattr", "type", "fields"))
 
+# What is read from these modules is no function or class of the project.
+_LIBRARIES = frozenset(("torch", "torch_npu", "torchair", "numpy", "np"))
+
 _PARTS = frozenset(("body", "orelse", "values", "elts"))
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -119,7 +122,17 @@ def calls_of(
 
 
 def _called_in(node: ast.AST) -> frozenset[str]:
-    return frozenset(last_name(item.func) for item in ast.walk(node) if isinstance(item, ast.Call))
+    calls = (item.func for item in ast.walk(node) if isinstance(item, ast.Call))
+    return frozenset(last_name(func) for func in calls if not _of_library(func))
+
+
+def _of_library(node: ast.AST) -> bool:
+    """Whether a dotted name starts with a library's: an operator may be called like the function it is in."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in _LIBRARIES
 
 
 def mentions_of(module: ModuleIndex, name: str) -> set[int] | None:
@@ -128,11 +141,12 @@ def mentions_of(module: ModuleIndex, name: str) -> set[int] | None:
     called: set[int] = set()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and last_name(node.func) == name:
-            found.add(node.lineno)
+            if not _of_library(node.func):
+                found.add(node.lineno)
             called.add(id(node.func))
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             # A call is walked before its parts.
-            if last_name(node) == name and id(node) not in called:
+            if last_name(node) == name and id(node) not in called and not _of_library(node):
                 return None
         elif isinstance(node, ast.ImportFrom) and any(a.name == name and a.asname for a in node.names):
             return None

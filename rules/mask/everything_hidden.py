@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from kvlint.contract.call import Call
-from kvlint.contract.rule import Confidence, RunRule, Severity, Verdict, require, undecided
-from kvlint.contract.tri import Tri
+from kvlint.contract.call import Arg, Call
+from kvlint.contract.num import Num
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+)
+from kvlint.contract.tri import NO, Note, Tri, tri
+from kvlint.contract.values import Absent, Const, Tensor, Triangle, Value
 
 
 class EverythingHidden(RunRule):
@@ -69,15 +80,46 @@ class EverythingHidden(RunRule):
     def check(self, call: Call) -> Verdict:
         """Judges a constant mask."""
         mask = call.arg("mask")
-        constant = mask.fill.holds(bool)
+        if mask.is_none.yes:
+            return NOT_APPLICABLE
+        constant = mask.test(lambda value: _hides_all(mask, value))
+        if constant.no:
+            return PROVED
         square = mask.shape.holds(lambda shape: len(shape) > 1 and None is not shape[-1] == shape[-2])
         if call.operator.family in ("fia", "ifa") and not (square.yes or call.prefill_engine.yes):
             # A row mask of one-token decode is not judged.
             return undecided(constant if constant.unknown else Tri(None, mask.shape.notes))
         return require(
-            ~constant if not constant.no else Tri(True, constant.notes),
+            ~constant,
             f"{mask.name} is non-zero everywhere: every key is hidden from every token",
             when=mask.present,
             at=mask,
             fix="Drop the mask for full attention, or build the triangle with torch.triu(..., diagonal=1).",
         )
+
+
+def _hides_all(mask: Arg, value: Value) -> Tri:
+    """Whether a mask is non-zero everywhere; one that is not there hides nothing."""
+    if isinstance(value, Const) and value.value is None:
+        return NO
+    if isinstance(value, Absent) and mask.call.opaque is None and mask.param.default is None:
+        return NO
+    content = value.content if isinstance(value, Tensor) else None
+    if isinstance(value, Tensor) and content is not None:
+        if content.fill is not None:
+            return tri(bool(content.fill), Note(f"{mask.name}: {content.fill!r}", value.place))
+        if content.triangle is not None and _has_zero(content.triangle, value.shape or ()):
+            return NO
+    return Tri(None, mask.fill.notes)
+
+
+def _has_zero(triangle: Triangle, shape: tuple[Num | None, ...]) -> bool:
+    """Whether an element is outside the triangle: the first, or the one in the far corner."""
+    offset = triangle.diagonal.integer
+    if offset is None:
+        return False
+    if triangle.covers_diagonal is False:
+        return True
+    far = shape[-2 if triangle.upper else -1] if len(shape) > 1 else None
+    size = far.integer if far is not None else None
+    return size is not None and size > abs(offset) + 1

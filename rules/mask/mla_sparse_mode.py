@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+)
 
 from ._common import absorbed, constant_length, mode_among, sparse_mode
 
@@ -84,6 +93,8 @@ class MlaSparseMode(RunRule):
         when = absorbed(call) & ~call.packed
         if when.no or call.target.cann_at_least("9.0").yes or (tokens is not None and tokens > 16):
             return NOT_APPLICABLE
+        if tokens is None and mode_among(call, 4).yes:
+            return PROVED
         if tokens is None:
             return undecided(call.single_token, *((when,) if when.unknown else ()))
         allowed = (0, 4) if tokens == 1 else (3, 4)

@@ -68,7 +68,7 @@ class NzCacheSparseMode(RunRule):
         """Judges the mode by the number of tokens."""
         key, mode = call.arg("key"), call.arg("sparse_mode")
         when = key.rank.equals(5) & key.dtype.equals("int8") & ~call.rope & ~call.packed
-        if when.no:
+        if when.no or call.paged.no:
             return NOT_APPLICABLE
         tokens = constant_length(call.query_length)
         if tokens is None:

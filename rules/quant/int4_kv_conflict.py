@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
 from ._common import INT4
 
@@ -66,12 +66,12 @@ class Int4KvConflict(RunRule):
         """Judges each conflict."""
         key = call.arg("key")
         packed = key.dtype.among(INT4)
-        if not packed.yes:
-            yield NOT_APPLICABLE if packed.no else undecided(packed)
+        if packed.no:
+            yield NOT_APPLICABLE
             return
         conflicts = (
             ("a quantised output", call.arg("out_quant_scale").present),
             ("left padding", call.arg("kv_padding").present | call.arg("query_padding").present),
         )
         for what, holds in conflicts:
-            yield require(~holds, f"an int4 cache does not go with {what}", at=key)
+            yield require(~holds, f"an int4 cache does not go with {what}", when=packed, at=key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
+from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
 
 from ._common import FLOATS, kv_scale
 
@@ -73,17 +73,20 @@ class Int8KvWithoutScale(RunRule):
         """Judges presence, then the form."""
         query, key = call.arg("query"), call.arg("key")
         case = query.dtype.among(FLOATS) & key.dtype.equals("int8")
-        if not case.yes:
-            yield NOT_APPLICABLE if case.no else undecided(case)
+        if case.no:
+            yield NOT_APPLICABLE
             return
         yield require(
-            kv_scale(call), "key is int8 and query is float, but no scale for the cache is passed", at=key
+            kv_scale(call),
+            "key is int8 and query is float, but no scale for the cache is passed",
+            when=case,
+            at=key,
         )
         merged, split = call.arg("merged_quant_scale"), call.arg("key_quant_scale")
         if call.operator.family == "fia":
             yield require(
                 ~(merged.present & split.is_none),
                 "a bfloat16 query needs one scale for key and one for value, not a merged one",
-                when=query.dtype.equals("bfloat16"),
+                when=case & query.dtype.equals("bfloat16"),
                 at=key,
             )

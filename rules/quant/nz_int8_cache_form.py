@@ -76,7 +76,7 @@ class NzInt8CacheForm(RunRule):
             & ~call.rope
             & call.arg("query").dtype.among(("float16", "bfloat16"))
         )
-        if case.no or call.target.cann_at_least("9.0").yes:
+        if case.no or call.paged.no or call.target.cann_at_least("9.0").yes:
             yield NOT_APPLICABLE
             return
         if case.unknown:

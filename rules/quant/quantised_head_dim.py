@@ -71,12 +71,15 @@ class QuantisedHeadDim(RunRule):
     def check(self, call: Call) -> Verdict:
         """Judges the head dim of query, which key shares."""
         dim, key = call.head_dim, call.arg("key").dtype
-        size = whole(dim)
-        if not key.known:
-            return undecided(*key.notes)
-        step = 32 if key.value == "int8" else 64 if key.value in INT4 else 1
-        if step == 1:
+        quantised = key.among(("int8", *INT4))
+        if quantised.no:
             return NOT_APPLICABLE
+        size = whole(dim)
+        if size is not None and size % 64 == 0:
+            return PROVED
+        if not quantised.yes or not key.known:
+            return undecided(*key.notes)
+        step = 32 if key.value == "int8" else 64
         if size is None:
             return undecided(*dim.notes)
         if size % step == 0:
