@@ -26,6 +26,7 @@ from kvlint.contract.values import (
 from . import numpylib
 from .algebra import (
     choose,
+    few_options,
     is_hidden,
     plain_leaves,
     same,
@@ -50,7 +51,7 @@ from .objects import (
     RecordType,
     Ref,
 )
-from .results import operator_results, result_kinds
+from .results import DEPENDS, operator_results, result_kinds
 from .state import (
     MAX_DEPTH,
     Frame,
@@ -379,7 +380,7 @@ class Calls(Library):
             bound = {p.name: v for p, (v, _) in zip(operator.params, positional, strict=False)}
             bound.update({name: v for name, (v, _) in keywords.items()})
             given = {n: self.simplify(self.force(v), frame.state.assumed) for n, v in bound.items()}
-            items = operator_results(op.name, result_kinds(operator.schema), given, key, site)
+            items = self._results(op.name, result_kinds(operator.schema), given, key, site, frame, opaque)
             whole = items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
             if record is not None:
                 self.keep_result(record, whole)
@@ -390,6 +391,41 @@ class Calls(Library):
         if record is not None:
             self.keep_result(record, result)
         return result
+
+    def _results(
+        self,
+        name: str,
+        kinds: list[str],
+        given: dict[str, Value],
+        key: tuple[Hashable, ...],
+        site: Site,
+        frame: Frame,
+        opaque: Note | None,
+    ) -> list[Value]:
+        """The results of an operator: what they are for each alternative of the arguments they hang on."""
+
+        def results(values: Mapping[str, Value]) -> list[Value]:
+            return operator_results(name, kinds, values, key, site, opaque is not None)
+
+        plain = results(given)
+        names = [n for n in DEPENDS.get(name, ()) if isinstance(given.get(n), (Choice, Join))]
+        if not names:
+            return plain
+
+        def joint(index: int) -> Value:
+            found = self.lift(
+                lambda *values: results({**given, **dict(zip(names, values, strict=True))})[index],
+                [given[n] for n in names],
+                frame,
+            )
+            few = few_options([found], 1)
+            own = plain[index]
+            if few is None or not isinstance(few[0], Tensor) or not isinstance(own, (Tensor, Unknown)):
+                return own
+            # It is one result, whatever it was made of.
+            return replace(few[0], key=own.key)
+
+        return [joint(index) for index in range(len(kinds))]
 
     def _call_function(
         self,

@@ -202,17 +202,25 @@ FUNCTIONS: dict[str, Callable[..., Value | None]] = {
 
 @dataclass(frozen=True)
 class Form:
-    """What is known of one result; a size without a dtype where only the rank is known."""
+    """What is known of one result; a size without a dtype where only the rank is known.
+
+    ``memory``: the tensor that the result is a view of, or the tensor itself.
+    """
 
     shape: Shape | None = None
     dtypes: tuple[str, ...] | None = None
+    memory: Tensor | None = None
 
 
 class Given:
-    """The arguments of an operator by name, where they have no alternatives."""
+    """The arguments of an operator by name, where they have no alternatives.
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    ``hidden``: some more may be passed that are not visible.
+    """
+
+    def __init__(self, values: Mapping[str, Value], hidden: bool = False) -> None:
         self.values = values
+        self.hidden = hidden
 
     def tensor(self, name: str) -> Tensor | None:
         value = self.values.get(name)
@@ -220,7 +228,14 @@ class Given:
 
     def passed(self, *names: str) -> bool:
         """Whether one of them is passed and may be something."""
-        return any(name in self.values and not _is_none(self.values[name]) for name in names)
+        return any(self.hidden if n not in self.values else not _is_none(self.values[n]) for n in names)
+
+    def constant(self, name: str, default: object) -> object:
+        """The constant that an argument is; None when it is not visible."""
+        if name not in self.values:
+            return None if self.hidden else default
+        value = self.values[name]
+        return value.value if isinstance(value, Const) else None
 
     def number(self, *names: str) -> Num | None:
         for name in names:
@@ -233,14 +248,22 @@ def _is_none(value: Value) -> bool:
     return isinstance(value, Const) and value.value is None
 
 
-def _alike(*names: str) -> Callable[[Given], list[Form]]:
-    """Results that look like the arguments of these names."""
+# What an operator computes in: with other dtypes it does not run.
+_HALVES = ("float16", "bfloat16")
+_ROTATED = (*_HALVES, "float32")
 
-    def forms(given: Given) -> list[Form]:
-        found = [given.tensor(name) for name in names]
-        return [Form(full_shape(t), t.dtypes) if t is not None else Form() for t in found]
 
-    return forms
+def _alike(
+    *names: str, dtypes: tuple[str, ...] | None = None, in_place: bool = False
+) -> Callable[[Given], list[Form]]:
+    """Results that look like the arguments of these names, which have one of the ``dtypes``."""
+
+    def form(tensor: Tensor | None) -> Form:
+        if tensor is None:
+            return Form(None, dtypes)
+        return Form(full_shape(tensor), tensor.dtypes or dtypes, tensor if in_place else None)
+
+    return lambda given: [form(given.tensor(name)) for name in names]
 
 
 _HEADS = ("num_heads", "num_query_heads")
@@ -326,17 +349,50 @@ def _dynamic_quant(given: Given) -> list[Form]:
     return [Form(shape, ("int8",) if not packed else None), Form(own[:-1] if own else None, ("float32",))]
 
 
-def _latent_cache(given: Given) -> list[Form]:
-    """The caches, then rows of the rotary and of the latent part (contract KR)."""
-    caches = _alike("k_cache", "ckv_cache")(given)
+def _latent_rows(given: Given) -> list[Form]:
+    """Rows of the rotary and of the latent part (contract KR)."""
     kv, gamma = given.tensor("kv"), given.tensor("gamma")
     own = full_shape(kv) if kv is not None else None
-    if own is None or len(own) != 4 or given.passed("v"):
-        return [*caches, Form(), Form()]
+    rows: Shape = own[:3] if own is not None and len(own) == 4 else (None, Num.of(1), None)
+    dtypes = kv.dtypes if kv is not None and kv.dtypes is not None else _HALVES
+    if given.passed("v"):
+        return [Form((*rows, None), dtypes), Form((*rows, None), dtypes)]
     latent = full_shape(gamma) if gamma is not None else None
-    width = latent[0] if latent is not None and len(latent) == 1 else None
-    rope = own[3] - width if width is not None else None
-    return [*caches, Form((*own[:3], rope)), Form((*own[:3], width))]
+    width = latent[0] if latent is not None and len(latent) == 1 else Num.of(512)
+    rope = own[3] - width if own is not None and len(own) == 4 and latent is not None else Num.of(64)
+    return [Form((*rows, rope), dtypes), Form((*rows, width), dtypes)]
+
+
+def _latent_cache(given: Given) -> list[Form]:
+    """The caches, then the rows."""
+    return [*_alike("k_cache", "ckv_cache")(given), *_latent_rows(given)]
+
+
+def _interleaved(given: Given) -> list[Form]:
+    """A rotated part: four axes, 64 wide (contract 3.9)."""
+    x = given.tensor("x")
+    own = full_shape(x) if x is not None else None
+    shape: Shape = own if own is not None else (None, None, None, Num.of(64))
+    return [Form(shape, x.dtypes if x is not None and x.dtypes is not None else _HALVES)]
+
+
+def _prolog(given: Given) -> list[Form]:
+    """The absorbed query and its rotary part (contract 3.8): the axes of the tokens, heads, 512 and 64."""
+    token, weight = given.tensor("token_x"), given.tensor("weight_uk")
+    own = full_shape(token) if token is not None else None
+    heads = full_shape(weight) if weight is not None else None
+    rows: Shape | None = None
+    if own is not None and len(own) in (2, 3):
+        rows = (*own[:-1], heads[0] if heads is not None and len(heads) == 3 else None)
+    parts = [(*rows, Num.of(size)) if rows is not None else None for size in (512, 64)]
+    return [Form(parts[0]), Form(parts[1], ("bfloat16",))]
+
+
+def _prolog_v3(given: Given) -> list[Form]:
+    """Where the query is not quantised, it has the dtype of the rotary part."""
+    query, rope = _prolog(given)
+    plain = given.constant("query_quant_mode", 0) == 0
+    return [Form(query.shape, ("bfloat16",) if plain else None), rope]
 
 
 _OPERATORS: dict[str, Callable[[Given], list[Form]]] = {
@@ -344,15 +400,29 @@ _OPERATORS: dict[str, Callable[[Given], list[Form]]] = {
     "npu_fused_infer_attention_score_v2": _attention,
     "npu_prompt_flash_attention": _attention,
     "npu_incre_flash_attention": _attention,
-    "npu_apply_rotary_pos_emb": _alike("query", "key"),
-    "npu_rotary_mul": _alike("input"),
-    "npu_interleave_rope": _alike("x"),
+    "npu_apply_rotary_pos_emb": _alike("query", "key", dtypes=_ROTATED, in_place=True),
+    "npu_rotary_mul": _alike("input", dtypes=_ROTATED),
+    "npu_interleave_rope": _interleaved,
+    "npu_mla_prolog": _prolog,
+    "npu_mla_prolog_v2": _prolog,
+    "npu_mla_prolog_v3": _prolog_v3,
     "npu_scatter_nd_update": _alike("input"),
     "npu_scatter": _alike("input"),
     "npu_quant_scatter": _alike("input"),
     "scatter_update": _alike("input"),
     "npu_kv_rmsnorm_rope_cache": _latent_cache,
-    "npu_kv_rmsnorm_rope_cache_v2": _alike("k_cache", "ckv_cache"),
+    "npu_kv_rmsnorm_rope_cache_v2": _latent_rows,
+}
+# The arguments that the form of a result hangs on: each of their alternatives gives one of its own.
+DEPENDS: dict[str, tuple[str, ...]] = {
+    "npu_apply_rotary_pos_emb": ("query", "key"),
+    "npu_rotary_mul": ("input",),
+    "npu_interleave_rope": ("x",),
+    "npu_kv_rmsnorm_rope_cache": ("kv", "k_cache", "ckv_cache"),
+    "npu_kv_rmsnorm_rope_cache_v2": ("kv",),
+    "npu_mla_prolog_v3": ("token_x",),
+    "npu_mla_prolog_v2": ("token_x",),
+    "npu_mla_prolog": ("token_x",),
 }
 # Operators outside the catalogue: names of the first parameters, number of results, their forms.
 _OTHERS: dict[str, tuple[str, int, Callable[[Given], list[Form]]]] = {
@@ -370,15 +440,34 @@ def _result(form: Form, key: Hashable, label: str, name: str, site: Any) -> Valu
     reason = f"it is a result of {name}"
     if form.shape is None and form.dtypes is None:
         return Unknown(key, label, reason, is_tensor=True, place=site)
-    return replace(fresh(key, label, site, form.dtypes, form.shape), reason=reason)
+    made = replace(fresh(key, label, site, form.dtypes, form.shape), reason=reason)
+    own = form.memory
+    if own is None:
+        return made
+    return replace(
+        made,
+        contiguous=own.contiguous,
+        strided=own.strided,
+        order=own.order,
+        gaps=own.gaps,
+        storage=own.storage,
+    )
 
 
 def operator_results(
-    name: str, kinds: list[str], values: Mapping[str, Value], key: tuple[Hashable, ...], site: Any
+    name: str,
+    kinds: list[str],
+    values: Mapping[str, Value],
+    key: tuple[Hashable, ...],
+    site: Any,
+    hidden: bool = False,
 ) -> list[Value]:
-    """The results of a catalogue operator; ``kinds`` are the types its schema gives them."""
+    """The results of a catalogue operator; ``kinds`` are the types its schema gives them.
+
+    ``hidden``: arguments may be passed that are not among the ``values``.
+    """
     maker = _OPERATORS.get(name)
-    forms = maker(Given(values)) if maker is not None else []
+    forms = maker(Given(values, hidden)) if maker is not None else []
     found: list[Value] = []
     for index, kind in enumerate(kinds):
         own: Hashable = (*key, index) if len(kinds) > 1 else key

@@ -88,6 +88,8 @@ class MixedDtypes(RunRule):
 
 def _compare(arg: Arg, other: Arg, quantised: bool) -> Verdict:
     mine, theirs = arg.dtype, other.dtype
+    if arg.same_as(other).yes:
+        return PROVED
     if not (mine.known and theirs.known):
         return undecided(*(mine.notes if not mine.known else theirs.notes))
     if mine.value == theirs.value or (quantised and (mine.value not in FLOATS or theirs.value not in FLOATS)):
