@@ -127,6 +127,12 @@ def _joint_shape(group: list[Tensor]) -> tuple[Num | None, ...] | None:
 
 
 def _joint_sequence(group: list[Sequence]) -> Sequence:
+    first = group[0]
+    rows = [item.items for item in group if item.items is not None]
+    if len(rows) == len(group) and len({len(row) for row in rows}) == 1:
+        items = tuple(_joint_item(list(column)) for column in zip(*rows, strict=True))
+        names = _agreed((item.names for item in group), ())
+        return Sequence(items, first.kind, first.length, label=first.label, names=names, place=first.place)
     lengths = [Num.of(len(item.items)) if item.items is not None else item.length for item in group]
     return Sequence(
         None,
@@ -137,6 +143,12 @@ def _joint_sequence(group: list[Sequence]) -> Sequence:
         label=group[0].label,
         place=group[0].place,
     )
+
+
+def _joint_item(values: list[Value]) -> Value:
+    """What the items at one position have in common."""
+    few = merged(values, 1)
+    return few[0] if few is not None else Unknown(("many", serial()), "value", REASON, place=values[0].place)
 
 
 def _joint_unknown(group: list[Value]) -> Unknown:

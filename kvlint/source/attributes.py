@@ -184,6 +184,13 @@ _FLUENT = frozenset(
 MAX_SUBCLASSES = 24
 NOT_SET = "how it is set is not visible"
 STARTS_AS_NONE = "it starts as None and is set elsewhere"
+STARTS_EMPTY = "it starts empty and is set elsewhere"
+
+
+def is_empty(value: Value) -> bool:
+    """Whether a value is a tensor without elements."""
+    sizes = value.shape if isinstance(value, Tensor) and value.shape is not None else ()
+    return any(size is not None and size.integer == 0 for size in sizes)
 
 
 def defines(cls: ClassRef, name: str) -> bool:
@@ -447,13 +454,8 @@ class Attributes(Core):
         """An attribute that starts as None or as an empty tensor is filled by somebody else."""
         if is_none(value):
             return replace(unknown, reason=STARTS_AS_NONE, place=value.place)
-        if (
-            isinstance(value, Tensor)
-            and value.shape
-            and any(d is not None and d.integer == 0 for d in value.shape)
-        ):
-            reason, hint = "it starts empty and is set elsewhere", Hint("Tensor")
-            return replace(unknown, reason=reason, hint=hint, place=value.place)
+        if is_empty(value):
+            return replace(unknown, reason=STARTS_EMPTY, hint=Hint("Tensor"), place=value.place)
         return value
 
     def _remote(self, value: Value) -> Value:

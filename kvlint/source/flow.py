@@ -14,10 +14,21 @@ from typing import TypeVar
 
 from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
-from kvlint.contract.values import Choice, Const, Join, Number, Sequence, Tensor, Unknown, Value, is_none
+from kvlint.contract.values import (
+    Choice,
+    Const,
+    Hint,
+    Join,
+    Number,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    is_none,
+)
 
 from .algebra import is_numeric, one_of, plain_leaves, same, substituted
-from .attributes import NOT_SET, STARTS_AS_NONE, defines
+from .attributes import NOT_SET, STARTS_AS_NONE, STARTS_EMPTY, defines, is_empty
 from .chunk import Site
 from .core import Made, Passed, Watch
 from .evaluate import Interpreter
@@ -254,6 +265,8 @@ class Flow:
                 options.append(interpreter.outlived(value, item.heap))
         options += [interpreter.outlived(value, {}) for value in elsewhere]
         label = f"{obj.label}.{name}"
+        plain = Unknown(("attr", obj.key, name), label, STARTS_EMPTY, declared=True, hint=Hint("Tensor"))
+        options = [_filled(option, plain) for option in options]
         return _joint(options, Unknown(("attr", obj.key, name), label, "", declared=True, place=obj.place))
 
     def _constructed(self, func: Func, name: str) -> Iterator[Value]:
@@ -485,6 +498,15 @@ def _joint(options: list[Value], plain: Unknown) -> Value | None:
     if isinstance(joint, Join) and any(is_numeric(leaf) for leaf in plain_leaves(joint)):
         return None
     return joint
+
+
+def _filled(value: Value, own: Unknown) -> Value:
+    """A value without placeholders: whoever reads one relies on what is put in its place."""
+    if isinstance(value, Choice):
+        return replace(value, yes=_filled(value.yes, own), no=_filled(value.no, own))
+    if isinstance(value, Join):
+        return replace(value, options=tuple(_filled(option, own) for option in value.options))
+    return replace(own, place=value.place) if is_empty(value) else value
 
 
 def _tells(value: Value) -> bool:

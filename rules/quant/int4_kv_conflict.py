@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    PROVED,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    undecided,
+)
 
 from ._common import INT4
 
@@ -66,12 +75,14 @@ class Int4KvConflict(RunRule):
         """Judges each conflict."""
         key = call.arg("key")
         packed = key.dtype.among(INT4)
-        if packed.no:
-            yield NOT_APPLICABLE
-            return
         conflicts = (
             ("a quantised output", call.arg("out_quant_scale").present),
             ("left padding", call.arg("kv_padding").present | call.arg("query_padding").present),
         )
+        if not packed.yes:
+            # Without such an argument any key will do.
+            free = packed.unknown and all(holds.no for _, holds in conflicts)
+            yield NOT_APPLICABLE if packed.no else PROVED if free else undecided(packed)
+            return
         for what, holds in conflicts:
-            yield require(~holds, f"an int4 cache does not go with {what}", when=packed, at=key)
+            yield require(~holds, f"an int4 cache does not go with {what}", at=key)

@@ -82,11 +82,13 @@ class Int8KvWithoutScale(RunRule):
             when=case,
             at=key,
         )
+        if not case.yes:
+            return
         merged, split = call.arg("merged_quant_scale"), call.arg("key_quant_scale")
         if call.operator.family == "fia":
             yield require(
                 ~(merged.present & split.is_none),
                 "a bfloat16 query needs one scale for key and one for value, not a merged one",
-                when=case & query.dtype.equals("bfloat16"),
+                when=query.dtype.equals("bfloat16"),
                 at=key,
             )
