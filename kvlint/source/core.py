@@ -514,7 +514,7 @@ class Core:
         if assumed is None:
             assumed = frame.state.assumed
         if budget is None:
-            budget = [MAX_LEAVES, MAX_LEAVES]
+            budget = [MAX_LEAVES, MAX_LEAVES // 2]
         now = [self.simplify(self.force(value), assumed) for value in values]
         for index, value in enumerate(now):
             if isinstance(value, Choice):

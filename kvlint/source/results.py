@@ -24,6 +24,7 @@ from .torchlib import (
     number_of,
 )
 
+_HALVES = ("float16", "bfloat16")
 Handler = Callable[[Tensor, list[Value], Mapping[str, Value], Any], Value | None]
 
 
@@ -86,10 +87,20 @@ def product(left: Value, right: Value, site: Any) -> Value | None:
     a, b = as_tensor(left), as_tensor(right)
     if a is None or b is None:
         return None
-    dtypes = a.dtypes if a.dtypes == b.dtypes else None
+    dtypes = _of_both(a, b)
     shape = _product_shape(full_shape(a), full_shape(b))
     device = a.device if a.device == b.device else None
     return fresh(("@", a.key, b.key), f"{a.label} @ {b.label}", site, dtypes, shape, device=device)
+
+
+def _of_both(a: Tensor, b: Tensor) -> tuple[str, ...] | None:
+    """The dtype of a product: its factors have the same."""
+    if a.dtypes is None or b.dtypes is None:
+        known = a.dtypes or b.dtypes
+        # Of a factor that may be wider autocast makes another dtype.
+        return known if known is not None and all(name in _HALVES for name in known) else None
+    common = tuple(name for name in a.dtypes if name in b.dtypes)
+    return common or None
 
 
 def _product_shape(a: tuple[Num, ...] | None, b: tuple[Num, ...] | None) -> Shape | None:
@@ -114,7 +125,7 @@ def _linear(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
     if own:
         rows = full_shape(matrix) if matrix is not None else None
         shape = (*own[:-1], rows[0] if rows is not None and len(rows) == 2 else None)
-    dtypes = tensor.dtypes if matrix is not None and matrix.dtypes == tensor.dtypes else None
+    dtypes = _of_both(tensor, matrix) if matrix is not None else None
     key = ("linear", key_of(weight) if weight is not None else None)
     return derived(tensor, key, site, dtypes=dtypes, shape=shape, content=Content(), label="linear(...)")
 
@@ -249,7 +260,6 @@ def _is_none(value: Value) -> bool:
 
 
 # What an operator computes in: with other dtypes it does not run.
-_HALVES = ("float16", "bfloat16")
 _ROTATED = (*_HALVES, "float32")
 
 

@@ -1433,20 +1433,7 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
     if not parts or any(p is None for p in parts):
         return None
     known = [p for p in parts if p is not None]
-    shapes = [full_shape(p) for p in known]
-    shape = None
-    if (
-        all(s is not None and len(s) == len(shapes[0] or ()) for s in shapes)
-        and axis is not None
-        and shapes[0]
-        and -len(shapes[0]) <= axis < len(shapes[0])
-    ):
-        changed = list(shapes[0])
-        total = Num.of(0)
-        for s in shapes:
-            total = total + (s or ())[axis]
-        changed[axis] = total
-        shape = tuple(changed)
+    shape = _joined_shape([full_shape(p) for p in known], axis)
     dtypes = known[0].dtypes if all(p.dtypes == known[0].dtypes for p in known) else None
     result = fresh(
         ("cat", axis, *(p.key for p in known)),
@@ -1458,6 +1445,24 @@ def _cat(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | N
         known[0].device,
     )
     return replace(result, joined=(axis, len(known)) if axis is not None and len(known) > 1 else None)
+
+
+def _joined_shape(shapes: list[tuple[Num, ...] | None], axis: int | None) -> Shape | None:
+    """The shape of a concatenation, whose parts differ along one axis alone."""
+    known = [shape for shape in shapes if shape is not None]
+    ranks = {len(shape) for shape in known}
+    # An empty tensor with one axis goes with every other.
+    if len(ranks) != 1 or axis is None or (len(known) < len(shapes) and ranks == {1}):
+        return None
+    first = known[0]
+    if not -len(first) <= axis < len(first):
+        return None
+    total = Num.of(0)
+    for shape in known:
+        total = total + shape[axis]
+    changed: list[Num | None] = list(first)
+    changed[axis] = total if len(known) == len(shapes) else None
+    return tuple(changed)
 
 
 def _stack(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
