@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
+from kvlint.contract.num import Num
 from kvlint.contract.rule import (
     NOT_APPLICABLE,
     PROVED,
@@ -87,7 +88,9 @@ class IndivisibleWidth(RunRule):
                 continue
             width, number = call.arg(role).dim(-1), counts
             size, heads = whole(width), whole(number)
-            if size is None or heads is None or heads < 1 or not folded.yes:
+            if folded.yes and width.known and number.known and _is_multiple(width.value, number.value):
+                yield PROVED
+            elif size is None or heads is None or heads < 1 or not folded.yes:
                 yield undecided(folded, *width.notes, *number.notes)
             elif size % heads:
                 yield violated(
@@ -97,3 +100,18 @@ class IndivisibleWidth(RunRule):
                 )
             else:
                 yield PROVED
+
+
+def _is_multiple(size: Num, count: Num) -> bool:
+    """Whether a size is written as a product with the count, without a division that may leave a rest."""
+    quotient = size.divide(count) if size.const is None else None
+    return quotient is not None and all(map(_without_division, (size, count, quotient)))
+
+
+def _without_division(number: Num) -> bool:
+    powers = (power for monomial in number.terms for _, power in monomial)
+    return (
+        bool(number.terms)
+        and all(coefficient == int(coefficient) for coefficient in number.terms.values())
+        and all(power > 0 and power == int(power) for power in powers)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, require, undecided
 from kvlint.contract.tri import NO, Tri, tri, unknown
-from kvlint.contract.values import Sequence, Tensor, Value
+from kvlint.contract.values import Absent, Sequence, Tensor, Value
 
 
 class QueryEndsFromContexts(Rule):
@@ -73,10 +73,10 @@ class QueryEndsFromContexts(Rule):
         ends, lengths = call.arg("q_lens"), call.arg("kv_lens")
         if ends.is_none.yes or lengths.is_none.yes:
             return NOT_APPLICABLE
-        if not lengths.identity.known:
-            return undecided(Tri(None, lengths.identity.notes))
+        if isinstance(lengths.value, Absent):
+            return undecided(lengths.is_none)
         return require(
-            ~_summed_from(ends, lengths.identity.value),
+            ~lengths.test(lambda value: _summed_from(ends, getattr(value, "key", None))),
             f"{ends.name} sums the key lengths, which include the cached tokens",
             when=call.arg("block_table").given,
             at=ends,

@@ -119,7 +119,7 @@ class InertWindow(RunRule):
             decode = decode & ~working
             bare = bare & (call.packed | ~working)
         inert = fixed | bare | decode
-        if window.unknown:
+        if window.unknown and not inert.no:
             return undecided(window)
         where = f"sparse_mode={sparse_mode(call)}" if fixed.yes else "a call without a mask"
         if decode.yes and not fixed.yes:
