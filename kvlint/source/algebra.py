@@ -36,6 +36,7 @@ from .objects import (
     Frozen,
     Instance,
     MapValue,
+    Method,
     Namespace,
     OpRef,
     Ref,
@@ -117,6 +118,10 @@ def few_options(
             options.append(item)
     if len(options) <= most:
         return options
+    methods = [option for option in options if isinstance(option, Method)]
+    if len(methods) == len(options) and len({method.name for method in methods}) == 1:
+        receivers = few_options([method.receiver for method in methods], most, assumed)
+        return [replace(methods[0], receiver=r) for r in receivers] if receivers is not None else None
     few = merged(options, most)
     return [_blurred(option, options) for option in few] if few is not None else None
 

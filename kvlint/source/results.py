@@ -97,8 +97,8 @@ def _of_both(a: Tensor, b: Tensor) -> tuple[str, ...] | None:
     """The dtype of a product: its factors have the same."""
     if a.dtypes is None or b.dtypes is None:
         known = a.dtypes or b.dtypes
-        # Of a factor that may be wider autocast makes another dtype.
-        return known if known is not None and all(name in _HALVES for name in known) else None
+        # Under autocast it has the dtype that is configured, whatever the factors have.
+        return _HALVES if known is not None and all(name in _HALVES for name in known) else None
     common = tuple(name for name in a.dtypes if name in b.dtypes)
     return common or None
 
@@ -261,6 +261,7 @@ def _is_none(value: Value) -> bool:
 
 # What an operator computes in: with other dtypes it does not run.
 _ROTATED = (*_HALVES, "float32")
+_HIDDEN = Tensor("hidden")
 
 
 def _alike(
@@ -268,12 +269,14 @@ def _alike(
 ) -> Callable[[Given], list[Form]]:
     """Results that look like the arguments of these names, which have one of the ``dtypes``."""
 
-    def form(tensor: Tensor | None) -> Form:
+    def form(given: Given, name: str) -> Form:
+        tensor = given.tensor(name)
         if tensor is None:
-            return Form(None, dtypes)
+            value = as_tensor(given.values[name]) if name in given.values else _HIDDEN
+            return Form(None, dtypes, value if in_place else None)
         return Form(full_shape(tensor), tensor.dtypes or dtypes, tensor if in_place else None)
 
-    return lambda given: [form(given.tensor(name)) for name in names]
+    return lambda given: [form(given, name) for name in names]
 
 
 _HEADS = ("num_heads", "num_query_heads")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from support.calls import anything, call, either, named, number, outcome, outcomes, size, tensor
@@ -52,6 +53,11 @@ def v1(*tensors: object, layout: str = "BNSD", target: Target | None = None, **k
 def mla(scale: object, query: object = tensor(2, 1, 16, 512), **keywords: object) -> Call:
     rope = tensor(2, 1, 16, 64)
     return v1(query, X, X, layout="BSND", query_rope=rope, key_rope=X, scale=scale, **keywords)
+
+
+def folded(width: Num, heads: object) -> Call:
+    count = named(heads) if isinstance(heads, str) else heads
+    return v1(tensor(2, 16, width), X, X, layout="BSH", num_heads=count)
 
 
 def root(value: Num) -> object:
@@ -275,6 +281,10 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
         VIOLATED,
     ),
     "width of other heads": ("KV120", v1(FLAT, X, X, layout="BSH", num_heads=12), VIOLATED),
+    "width written as a product": ("KV120", folded(HEADS * DIM, "heads"), PROVED),
+    "width of several times the heads": ("KV120", folded(HEADS * size(2), "heads"), PROVED),
+    "width of a quotient": ("KV120", folded(DIM, number(DIM * Num.of(Fraction(1, 128)))), UNDECIDED),
+    "width of another name": ("KV120", folded(DIM, "heads"), UNDECIDED),
     "width of the heads": ("KV120", v1(FLAT, X, X, layout="BSH", num_heads=32), PROVED),
     "head dim 72": ("KV121", v1(tensor(2, 8, 16, 72), X, X, num_heads=8), VIOLATED),
     "head dim 72 in decode": ("KV121", v1(tensor(2, 8, 1, 72), X, X, num_heads=8), PROVED),
@@ -298,6 +308,8 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
     ),
     "value of another length": ("KV124", v1(Q, K, tensor(2, 8, 32, 128)), VIOLATED),
     "same tensor": ("KV124", v1(), NOT_APPLICABLE),
+    "one tensor for key and value": ("KV125", v1(Q, X, X), UNDECIDED),
+    "one tensor for all": ("KV125", v1(X, X, X), PROVED),
     "key of another float": ("KV125", v1(Q, tensor(2, 8, 16, 128, dtype="bfloat16"), X), VIOLATED),
     "int8 key": ("KV125", v1(Q, tensor(dtype="int8"), tensor(dtype="int8")), PROVED),
     "float32": ("KV126", v1(tensor(dtype="float32"), X, X), VIOLATED),

@@ -7,7 +7,7 @@ from support.calls import anything, call, either, outcome, tensor
 
 from kvlint.contract.call import Call
 from kvlint.contract.rule import Outcome, Rule, find_rule
-from kvlint.contract.values import Content, LengthForm, Sequence, Tensor
+from kvlint.contract.values import Content, Join, LengthForm, Sequence, Tensor
 
 V1 = "npu_fused_infer_attention_score"
 IFA = "npu_incre_flash_attention"
@@ -172,6 +172,22 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
 def test_outcome(name: str) -> None:
     code, judged, expected = CASES[name]
     assert outcome(rule(code), judged) is expected
+
+
+def sums(key: object, *others: object) -> Call:
+    """Query ends summed from a list, over one of several lists of key lengths."""
+    ends = Tensor((("cumsum",), key), shape=(None,))
+    options = tuple(Tensor(item, shape=(None,)) for item in (key, *others))
+    kv = options[0] if len(options) == 1 else Join(options)
+    return indexer(actual_seq_lengths_query=ends, actual_seq_lengths_key=kv, block_table=TABLE)
+
+
+def test_query_ends_summed_from_one_of_several_lists() -> None:
+    total, other = ("+", "cached", "new"), ("+", "cached", "more")
+    assert outcome(rule("KV332"), sums(total)) is VIOLATED
+    assert outcome(rule("KV332"), sums(total, other)) is UNDECIDED
+    assert outcome(rule("KV332"), sums("new", "more")) is PROVED
+    assert outcome(rule("KV332"), indexer(actual_seq_lengths_query=ANY, opaque=True)) is UNDECIDED
 
 
 def test_the_advice_about_mla_query_lengths_is_off() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.calls import anything, call, either, outcome, tensor
 
@@ -25,6 +27,7 @@ INT4 = tensor(2, 8, 16, 16, dtype="int32")
 PAGES = tensor(64, 128, 1024, dtype="int8")
 NZ = tensor(64, 8, 4, 128, 32, dtype="int8")
 TABLE = tensor(2, 8, dtype="int32")
+FLOATING = replace(tensor(2, 8, 16, 80), dtypes=("float16", "bfloat16"))
 SCALE = tensor(1, dtype="float32")
 SINK = tensor(8, dtype="bfloat16")
 NEW = Target(cann="9.0.0")
@@ -87,6 +90,8 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
     "int8 keys without a scale": ("KV806", v1(HALF, INT8, INT8), VIOLATED),
     "int8 keys with scales": ("KV806", split(HALF, INT8, INT8), PROVED),
     "int8 keys with a scale that may be None": ("KV806", split(HALF, INT8, INT8, key=X, value=X), UNDECIDED),
+    "unknown keys with scales": ("KV806", split(HALF, X, X), PROVED),
+    "unknown keys without a scale": ("KV806", v1(HALF, X, X), UNDECIDED),
     "merged scale under bfloat16": ("KV806", v1(BRAIN, INT8, INT8, antiquant_scale=SCALE), VIOLATED),
     "merged scale under float16": ("KV806", v1(HALF, INT8, INT8, antiquant_scale=SCALE), PROVED),
     "scale for float keys": ("KV807", split(HALF, HALF, HALF), VIOLATED),
@@ -132,6 +137,9 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
         PROVED,
     ),
     "int4 keys and int8 output": ("KV813", split(HALF, INT4, INT4, quant_scale2=SCALE), VIOLATED),
+    "unknown keys and int8 output": ("KV813", v1(HALF, X, X, quant_scale2=SCALE), UNDECIDED),
+    "unknown keys": ("KV813", v1(HALF, X, X), PROVED),
+    "unknown keys, keywords passed on": ("KV813", v1(HALF, X, X, opaque=True), UNDECIDED),
     "int4 keys": ("KV813", split(HALF, INT4, INT4), PROVED),
     "query mode 1": ("KV814", v2(query_quant_mode=1), VIOLATED),
     "query mode 3 without a scale": ("KV814", v2(query_quant_mode=3), VIOLATED),
@@ -155,6 +163,10 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
     "int8 output, head dim 80": ("KV817", v1(tensor(2, 8, 16, 80), X, X, quant_scale2=SCALE), VIOLATED),
     "int8 output": ("KV817", v1(quant_scale2=SCALE), PROVED),
     "head dim 80 over int8": ("KV818", v1(tensor(2, 8, 16, 80), INT8, X), VIOLATED),
+    "head dim 80 over unknown keys": ("KV818", v1(tensor(2, 8, 16, 80), X, X), UNDECIDED),
+    "head dim 96 over unknown keys": ("KV818", v1(tensor(2, 8, 16, 96), X, X), UNDECIDED),
+    "head dim 128 over unknown keys": ("KV818", v1(HALF, X, X), PROVED),
+    "head dim 80 over some float": ("KV818", v1(tensor(2, 8, 16, 80), FLOATING, X), NOT_APPLICABLE),
     "head dim 80 over float": ("KV818", v1(tensor(2, 8, 16, 80), HALF, X), NOT_APPLICABLE),
     "channel scale in float32": ("KV819", split(ONE, INT8, INT8), VIOLATED),
     "channel scale in half": (
@@ -168,6 +180,8 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
         split(BRAIN, NZ, NZ, num_key_value_heads=8, block_table=TABLE, block_size=128, inner_precise=1),
         VIOLATED,
     ),
+    "unknown keys without pages": ("KV820", v1(BRAIN, X, X), NOT_APPLICABLE),
+    "unknown keys that may be pages": ("KV820", v1(BRAIN, X, X, block_table=X), UNDECIDED),
     "NZ pages on a new stack": (
         "KV820",
         split(BRAIN, NZ, NZ, num_key_value_heads=8, block_table=TABLE, target=NEW),

@@ -68,3 +68,29 @@ def test_a_tensor_given_as_data() -> None:
     assert possible(of("torch.tensor(x.int())").dtype) == {"int32"}
     assert possible(of("torch.as_tensor(x.int(), dtype=torch.int64)").dtype) == {"int64"}
     assert sizes(of("torch.as_tensor(torch.zeros(2, 3))")) == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "shape", "dtype"),
+    [
+        ("torch.Tensor()", ["0"], {"float32", "float16", "bfloat16"}),
+        ("torch.Tensor([])", ["0"], {"float32", "float16", "bfloat16"}),
+        ("torch.Tensor(2, n)", ["2", "n"], {"float32", "float16", "bfloat16"}),
+        ("torch.FloatTensor(4)", ["4"], {"float32"}),
+        ("torch.LongTensor([1, 2, 3])", ["3"], {"int64"}),
+        ("torch.IntTensor([[1, 2], [3, 4]])", ["2", "2"], {"int32"}),
+        ("torch.BoolTensor(2, 3)", ["2", "3"], {"bool"}),
+        # A size, or the data.
+        ("torch.IntTensor(x)", None, {"int32"}),
+        ("torch.Tensor(torch.zeros(3))", None, None),
+    ],
+)
+def test_typed_constructors(expression: str, shape: list[str] | None, dtype: set[str] | None) -> None:
+    found = of(expression)
+    assert sizes(found) == shape
+    assert possible(found.dtype) == dtype
+
+
+def test_elements_of_typed_constructors() -> None:
+    assert of("torch.IntTensor([8, 16])").integers.get(None) == (8, 16)
+    assert of("torch.IntTensor([8, 16])").device.equals("cpu").yes

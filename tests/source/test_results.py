@@ -8,6 +8,7 @@ from support.probe import IMPORTS, PARAMETERS, of, possible, sizes
 
 from kvlint.contract.call import Arg
 
+PROLOG = "torch_npu.npu_mla_prolog_v3"
 X = "h = torch.zeros(2, 3, 8, dtype=torch.float16)\nw = torch.zeros(16, 8, dtype=torch.float16)\n"
 
 
@@ -62,13 +63,17 @@ def as_mask(expression: str, before: str) -> Arg:
         ("torch_npu.npu_dynamic_quant(h)[1]", ["2", "3"], "float32"),
         ("torch_npu.npu_dynamic_quant(h, dst_type=x)[0]", None, None),
         ("torch_npu.scatter_update(h, x, y, 1)", ["2", "3", "8"], "float16"),
+        ("torch_npu.npu_interleave_rope(x, y, z)", ["?", "?", "?", "64"], None),
+        (f"{PROLOG}(h, x, x, x, x, x, x, y, z, x, x)[0]", ["2", "3", "?", "512"], "bfloat16"),
+        (f"{PROLOG}(h, x, x, x, x, x, x, y, z, x, x)[1]", ["2", "3", "?", "64"], "bfloat16"),
+        (f"{PROLOG}(x, x, x, x, x, x, x, y, z, x, x)[1]", None, "bfloat16"),
     ],
 )
 def test_result(expression: str, shape: list[str] | None, dtype: str | None) -> None:
     found = as_mask(expression, X)
     assert sizes(found) == shape
     if dtype is None:
-        assert possible(found.dtype) in (None, {"float32", "float16", "bfloat16"})
+        assert possible(found.dtype) in (None, {"float32", "float16", "bfloat16"}, {"float16", "bfloat16"})
     else:
         assert possible(found.dtype) == {dtype}
 
@@ -100,6 +105,74 @@ def test_output_of_inference_attention(
     found = as_mask(call, f"q = torch.zeros{q}.bfloat16()\nv = torch.zeros{v}.bfloat16()")
     assert sizes(found) == shape
     assert possible(found.dtype) == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "dtypes"),
+    [
+        ("torch_npu.npu_rotary_mul(x, y, z)", {"float16", "bfloat16", "float32"}),
+        ("torch_npu.npu_apply_rotary_pos_emb(x, a, y, z)[1]", {"float16", "bfloat16", "float32"}),
+        ("torch_npu.npu_interleave_rope(x, y, z)", {"float16", "bfloat16"}),
+        ("torch_npu.npu_kv_rmsnorm_rope_cache(x, a, y, z, b, c, n)[2]", {"float16", "bfloat16"}),
+        ("torch_npu.npu_kv_rmsnorm_rope_cache_v2(x, a, y, z, b, c, n)[1]", {"float16", "bfloat16"}),
+        ("torch_npu.npu_kv_rmsnorm_rope_cache(x, a, y, z, b, c, n)[0]", None),
+        (f"{PROLOG}(x, x, x, x, x, x, x, y, z, x, x, query_quant_mode=1)[0]", None),
+        (f"{PROLOG}(x, x, x, x, x, x, x, y, z, x, x, query_quant_mode=n)[0]", None),
+        (f"{PROLOG}(x, x, x, x, x, x, x, y, z, x, x, **a)[0]", None),
+        ("torch.matmul(x, torch_npu.npu_interleave_rope(x, y, z))", {"float16", "bfloat16"}),
+        # Autocast may make another dtype of these.
+        ("torch.matmul(x, torch.zeros(2, 2, dtype=torch.float32))", None),
+    ],
+)
+def test_an_operator_returns_what_it_computes_in(expression: str, dtypes: set[str] | None) -> None:
+    assert possible(as_mask(expression, "").dtype) == dtypes
+
+
+@pytest.mark.parametrize(
+    ("expression", "shape"),
+    [
+        ("npu_kv_rmsnorm_rope_cache(x, a, y, z, b, c, n)[2]", ["?", "1", "?", "64"]),
+        ("npu_kv_rmsnorm_rope_cache(x, a, y, z, b, c, n)[3]", ["?", "1", "?", "512"]),
+        ("npu_kv_rmsnorm_rope_cache_v2(x, a, y, z, b, c, n)[0]", ["?", "1", "?", "64"]),
+        ("npu_kv_rmsnorm_rope_cache_v2(x, a, y, z, b, c, n, v=m)[1]", ["?", "1", "?", "?"]),
+        ("npu_kv_rmsnorm_rope_cache_v2(x, a, y, z, b, c, n, **m)[1]", ["?", "1", "?", "?"]),
+        ("npu_kv_rmsnorm_rope_cache_v2(torch.zeros(4, 1, 2, 576), torch.zeros(512), y, z, b, c, n)[0]",
+         ["4", "1", "2", "64"]),
+    ],
+)  # fmt: skip
+def test_latent_rows(expression: str, shape: list[str]) -> None:
+    assert sizes(as_mask(f"torch_npu.{expression}", "")) == shape
+
+
+def test_a_result_of_several_alternatives_is_one_result() -> None:
+    before = "h = torch.zeros(2, 3, 8).half()\nif c:\n    h = torch.zeros(2, 4, 8).half()\n"
+    found = as_mask("torch_npu.npu_apply_rotary_pos_emb(h, x, y, z)[0]", before)
+    assert sizes(found) == ["2", "?", "8"]
+    assert possible(found.dtype) == {"float16"}
+    assert len(found.options) == 1
+
+
+def test_rotated_in_place() -> None:
+    before = "h = torch.zeros(2, 3, 8).half().transpose(0, 1)\n"
+    assert as_mask("torch_npu.npu_apply_rotary_pos_emb(h, x, y, z)[0]", before).strided.yes
+    assert as_mask("torch_npu.npu_rotary_mul(h, y, z)", before).strided.no
+    assert as_mask("torch_npu.npu_apply_rotary_pos_emb(x, x, y, z)[0]", before).strided.unknown
+
+
+@pytest.mark.parametrize(
+    ("parts", "axis", "shape"),
+    [
+        ("[torch.zeros(2, 3), x]", 0, ["?", "3"]),
+        ("[x, torch.zeros(2, 3)]", -1, ["2", "?"]),
+        ("[torch.zeros(2, 3), torch.zeros(2, 5)]", 1, ["2", "8"]),
+        # An empty tensor with one axis goes with any other.
+        ("[torch.zeros(3), x]", 0, None),
+        ("[torch.zeros(2, 3), torch.zeros(0)]", 0, None),
+        ("[x, y]", 0, None),
+    ],
+)
+def test_parts_of_unknown_shape(parts: str, axis: int, shape: list[str] | None) -> None:
+    assert sizes(of(f"torch.cat({parts}, dim={axis})")) == shape
 
 
 def test_one_tensor_whatever_else_it_is() -> None:
