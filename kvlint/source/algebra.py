@@ -93,10 +93,14 @@ def widened(values: list[Value]) -> Value:
     return few[0] if len(few) == 1 else Join(tuple(few), serial(), place=values[0].place)
 
 
-def few_options(
-    values: list[Value], most: int = MAX_OPTIONS, assumed: Assumptions = _NOTHING
-) -> list[Value] | None:
+def few_options(values: list[Value], most: int = MAX_OPTIONS) -> list[Value] | None:
     """The alternatives of values, or what stands for several of them; None where that is not possible."""
+    options = all_options(values)
+    return fewer(options, most) if options is not None else None
+
+
+def all_options(values: list[Value], assumed: Assumptions = _NOTHING) -> list[Value] | None:
+    """The alternatives of values, each once; None when they are too many."""
     options: list[Value] = []
     seen: set[int] = set()
     pending = list(reversed(values))
@@ -116,11 +120,16 @@ def few_options(
             pending.append(item.memo[0])
         elif not any(same(item, option) for option in options):
             options.append(item)
+    return options
+
+
+def fewer(options: list[Value], most: int) -> list[Value] | None:
+    """At most so many values that stand for the options; None where that is not possible."""
     if len(options) <= most:
         return options
     methods = [option for option in options if isinstance(option, Method)]
     if len(methods) == len(options) and len({method.name for method in methods}) == 1:
-        receivers = few_options([method.receiver for method in methods], most, assumed)
+        receivers = few_options([method.receiver for method in methods], most)
         return [replace(methods[0], receiver=r) for r in receivers] if receivers is not None else None
     few = merged(options, most)
     return [_blurred(option, options) for option in few] if few is not None else None

@@ -34,9 +34,10 @@ from kvlint.contract.values import (
 )
 
 from .algebra import (
+    all_options,
     choose,
     conjoined,
-    few_options,
+    fewer,
     joined,
     may_be_absent,
     one_of,
@@ -549,13 +550,7 @@ class Core:
         budget: list[int],
     ) -> Value:
         """Applies ``function`` to combinations of few values that stand for all alternatives."""
-        few: list[list[Value]] | None = None
-        for most in range(MAX_WIDENED, 0, -1):
-            parts = [few_options([value], most, assumed) for value in values]
-            known = [options for options in parts if options is not None]
-            if len(known) == len(parts) and prod(map(len, known)) <= budget[1]:
-                few = known
-                break
+        few = self._few_of_each(values, assumed, budget[1])
         if few is None:
             alternatives = next(value for value in values if isinstance(value, (Choice, Join)))
             return Unknown(("many", serial()), label_of(alternatives), REASON, place=alternatives.place)
@@ -563,6 +558,20 @@ class Core:
         budget[1] -= len(combinations)
         # A deferred call among them has alternatives of its own.
         return widened([self.lift(function, values, frame, assumed, budget) for values in combinations])
+
+    def _few_of_each(self, values: list[Value], assumed: Assumptions, most: int) -> list[list[Value]] | None:
+        """Options of every value that make at most so many combinations."""
+        if most < 1:
+            return None
+        flat = [all_options([value], assumed) for value in values]
+        for each in range(MAX_WIDENED, 0, -1):
+            few = [fewer(options, each) if options is not None else None for options in flat]
+            known = [options for options in few if options is not None]
+            if len(known) < len(few):
+                return None
+            if prod(map(len, known)) <= most:
+                return known
+        return None
 
     def deref(self, value: Value, frame: Frame) -> Value:
         """The content of a container."""
