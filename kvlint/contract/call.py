@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from .catalogue import Operator, Param
 from .num import Num
-from .paths import Assumptions, Cond, consistent, decide
+from .paths import Assumptions, Cond, Facts, consistent, decide
 from .tri import NO, YES, Fact, Note, Place, Tri, tri, unknown
 from .values import (
     ABSENT,
@@ -77,6 +77,8 @@ def _cann_key(version: str) -> tuple[int, ...]:
 
 def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]]:
     """The alternatives of a value with the assumptions each one needs, in source order."""
+    if not isinstance(value, Choice):
+        return [(assumed, value)]
     result: list[tuple[Assumptions, Value]] = []
     stack: list[tuple[Assumptions, Value]] = [(assumed, value)]
     while stack:
@@ -130,6 +132,13 @@ def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
     return tuple(found)
 
 
+def local_part(world: Assumptions, base: Assumptions) -> Assumptions:
+    """The assumptions without the tests of other methods that are not in ``base``."""
+    if not any(cond.remote for cond in world):
+        return world
+    return Facts((cond, holds) for cond, holds in world.items() if not cond.remote or cond in base)
+
+
 class Arg:
     """One bound argument. Every question answers with a :class:`Tri` or a :class:`Fact`."""
 
@@ -175,7 +184,7 @@ class Arg:
                     return []
             else:
                 base = self.call.assumed
-                found.append(({c: h for c, h in world.items() if not c.remote or c in base}, item))
+                found.append((local_part(world, base), item))
         return found
 
     def ask(self, question: Callable[[Value], Fact[T]]) -> Fact[T]:
@@ -773,7 +782,7 @@ class Call:
     binding: Binding
     target: Target
     place: Place | None
-    assumed: Assumptions = field(default_factory=dict)
+    assumed: Assumptions = field(default_factory=Facts)
     scope: Scope | None = None
     use: Use = Use()
     trail: tuple[Note, ...] = ()

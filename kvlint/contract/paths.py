@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 
-from .keys import Key, intern
+from .keys import intern
 from .tri import Place
 
 
@@ -75,36 +75,90 @@ def _balanced(text: str) -> bool:
 Assumptions = dict[Cond, bool]
 
 
-def decide(cond: Cond, assumed: Assumptions) -> bool | None:
-    """The value of ``cond`` under the assumptions, or None when they leave it open."""
-    direct = assumed.get(cond)
-    if direct is not None:
-        return direct
-    if cond.kind == "opaque":
-        return None
-    if cond.kind == "all":
-        complete = True
-        for part, wanted in cond.parts:
-            state = decide(part, assumed)
-            if state is None:
-                complete = False
-            elif state != wanted:
-                return False
-        return True if complete else None
-    key = cond.key
-    facts: list[tuple[Cond, bool]] = []
-    ordered, whole = cond.kind in _ORDERED, cond.whole
-    # Two interned keys are equal only when they are one object.
-    shared = type(key) is Key
-    for other, holds in assumed.items():
-        if (other.key is key or (not shared and other.key == key)) and other.kind != "opaque":
+class Facts(Assumptions):
+    """Assumptions that questions are asked about often. They stay as they are once they are handed out.
+
+    Answers are kept, and what is assumed of one value is found without looking at the others.
+    """
+
+    __slots__ = ("_answers", "_by_key", "_direct", "_more")
+
+    def __init__(self, assumed: Assumptions | Iterable[tuple[Cond, bool]] = ()) -> None:
+        super().__init__(assumed)
+        self._direct: dict[Hashable, bool]
+        self._by_key: dict[Hashable, tuple[tuple[Cond, bool], ...]]
+        if type(assumed) is Facts:
+            self._direct = assumed._direct.copy()
+            self._by_key = assumed._by_key.copy()
+        else:
+            self._direct, self._by_key = {}, {}
+            for cond, holds in self.items():
+                self._note(cond, holds)
+        self._answers: dict[Hashable, bool | None] = {}
+        self._more: dict[tuple[int, bool], tuple[Cond, Facts | None]] = {}
+
+    def _note(self, cond: Cond, holds: bool) -> None:
+        self._direct[cond.ident] = holds
+        if cond.kind != "opaque":
+            self._by_key[cond.key] = (*self._by_key.get(cond.key, ()), (cond, holds))
+
+    def add(self, cond: Cond, holds: bool) -> None:
+        """One more, before anybody else has the facts."""
+        self[cond] = holds
+        self._note(cond, holds)
+        self._answers.clear()
+
+    def decide(self, cond: Cond) -> bool | None:
+        """See :func:`decide`."""
+        direct = self._direct.get(cond.ident)
+        if direct is not None:
+            return direct
+        if cond.kind == "opaque":
+            return None
+        question = (cond.ident, True) if cond.whole else cond.ident
+        found = self._answers.get(question, _OPEN)
+        if found is _OPEN:
+            found = self._answers[question] = self._worked_out(cond)
+        return found  # type: ignore[return-value]
+
+    def _worked_out(self, cond: Cond) -> bool | None:
+        if cond.kind == "all":
+            complete = True
+            for part, wanted in cond.parts:
+                state = self.decide(part)
+                if state is None:
+                    complete = False
+                elif state != wanted:
+                    return False
+            return True if complete else None
+        facts = self._by_key.get(cond.key)
+        if facts is None:
+            return None
+        ordered, whole = cond.kind in _ORDERED, cond.whole
+        for other, holds in facts:
             implied = _implied(other, holds, cond)
             if implied is not None:
                 return implied
-            facts.append((other, holds))
             ordered = ordered or other.kind in _ORDERED
             whole = whole or other.whole
-    return _Range.of(facts, whole).decide(cond) if ordered and facts else None
+        return _Range.of(facts, whole).decide(cond) if ordered else None
+
+    def with_one(self, cond: Cond, holds: bool) -> Facts | None:
+        """See :func:`consistent`."""
+        # Tests that are equal may still differ in where they were made.
+        key = (id(cond), holds)
+        found = self._more.get(key)
+        if found is None:
+            found = self._more[key] = (cond, _extended(self, [(cond, holds)]))
+        return found[1]
+
+
+def decide(cond: Cond, assumed: Assumptions) -> bool | None:
+    """The value of ``cond`` under the assumptions, or None when they leave it open."""
+    if not assumed and cond.kind != "all":
+        return None
+    facts = assumed if isinstance(assumed, Facts) else Facts(assumed)
+    return facts.decide(cond)
 
 
 _ORDERED = frozenset(("lt", "le"))
@@ -112,18 +166,25 @@ _ORDERED = frozenset(("lt", "le"))
 
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
-    result = dict(assumed)
+    facts = assumed if isinstance(assumed, Facts) else Facts(assumed)
     pending = list(more)
+    return facts.with_one(*pending[0]) if len(pending) == 1 else _extended(facts, pending)
+
+
+def _extended(facts: Facts, pending: list[tuple[Cond, bool]]) -> Facts | None:
+    result: Facts | None = None
     while pending:
         cond, holds = pending.pop()
-        known = decide(cond, result)
+        known = (result or facts).decide(cond)
         if known is None:
-            result[cond] = holds
+            if result is None:
+                result = Facts(facts)
+            result.add(cond, holds)
             if cond.kind == "all" and holds:
                 pending.extend(cond.parts)
         elif known != holds:
             return None
-    return result
+    return result or facts
 
 
 def witnessed(path: Iterable[tuple[Cond, bool]], chosen: Assumptions) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import ClassVar
 
-from .call import Arg, Call, Event, Scope, leaves
+from .call import Arg, Call, Event, Scope, leaves, local_part
 from .catalogue import Operator
 from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
@@ -293,9 +293,7 @@ def _worlds(call: Call) -> list[Assumptions]:
         options = leaves(value, call.assumed)
         if len(options) > 1:
             for world, _ in options:
-                local = {
-                    cond: holds for cond, holds in world.items() if not cond.remote or cond in call.assumed
-                }
+                local = local_part(world, call.assumed)
                 if local not in worlds and local != call.assumed:
                     worlds.append(local)
     return worlds

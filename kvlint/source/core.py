@@ -84,6 +84,8 @@ from .transfer import TorchLib
 
 T = TypeVar("T")
 
+# Values that stand for others.
+_OPEN_FORMS = (Choice, Deferred)
 _SCALARS = frozenset(("int", "float", "bool", "str", "dtype"))
 
 
@@ -505,7 +507,10 @@ class Core:
             assumed = frame.state.assumed
         if budget is None:
             budget = [MAX_LEAVES]
-        now = [self.simplify(self.force(value), assumed) for value in values]
+        now = [
+            self.simplify(self.force(value), assumed) if isinstance(value, _OPEN_FORMS) else value
+            for value in values
+        ]
         for index, value in enumerate(now):
             if isinstance(value, Choice):
                 budget[0] -= 1

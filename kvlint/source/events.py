@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from kvlint.contract.call import Call, Event
 from kvlint.contract.values import Absent
@@ -76,21 +77,28 @@ def _reaches(method: Function, methods: dict[str, Function], operators: frozense
             "__call__",
             "save",
         )
-    called = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+    called = _attributes(method)
     if any(name in called and _mentions(other, operators) for name, other in methods.items()):
         return True
     return any(
         _mentions(other, operators)
-        and method.name in {n.attr for n in ast.walk(other) if isinstance(n, ast.Attribute)}
+        and method.name in _attributes(other)
         for other in methods.values()
     )
 
 
+@lru_cache(maxsize=1 << 14)
+def _attributes(node: ast.AST) -> frozenset[str]:
+    return frozenset(n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+
+
+@lru_cache(maxsize=1 << 14)
+def _names(node: ast.AST) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
 def _mentions(node: ast.AST, names: frozenset[str]) -> bool:
-    return any(
-        (isinstance(n, ast.Attribute) and n.attr in names) or (isinstance(n, ast.Name) and n.id in names)
-        for n in ast.walk(node)
-    )
+    return not (names.isdisjoint(_attributes(node)) and names.isdisjoint(_names(node)))
 
 
 def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]) -> Iterator[Event]:

@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.paths import Assumptions, Cond, Facts, consistent, decide
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Value,
@@ -46,7 +46,7 @@ class State:
     vars: dict[str, Value] = field(default_factory=dict)
     heap: dict[Hashable, Value] = field(default_factory=dict)
     attrs: dict[tuple[Hashable, str], Value] = field(default_factory=dict)
-    assumed: Assumptions = field(default_factory=dict)
+    assumed: Assumptions = field(default_factory=Facts)
     path: tuple[tuple[Cond, bool], ...] = ()
     """Tests passed since the function was entered."""
     outer: tuple[tuple[Cond, bool], ...] = ()

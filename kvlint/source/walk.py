@@ -36,16 +36,25 @@ def _code_fields(kind: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if not any(part in f.name for part in _TRIVIA))
 
 
+@cache
+def _is_node(kind: type) -> bool:
+    # The classes of nodes are abstract base classes: asking for an instance of one is slow.
+    return issubclass(kind, cst.CSTNode)
+
+
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Direct children that carry code, in source order as far as the fields are."""
     for name in _code_fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
+        if value is None:
+            continue
+        kind = type(value)
+        if kind is tuple or kind is list:
             for item in value:
-                if isinstance(item, cst.CSTNode):
+                if _is_node(type(item)):
                     yield item
+        elif _is_node(kind):
+            yield value
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -54,7 +63,8 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     while stack:
         item = stack.pop()
         yield item
-        stack.extend(reversed(list(children(item))))
+        if type(item) is not cst.Name:
+            stack.extend(reversed(list(children(item))))
 
 
 def parents(node: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
