@@ -136,7 +136,7 @@ def local_part(world: Assumptions, base: Assumptions) -> Assumptions:
     """The assumptions without the tests of other methods that are not in ``base``."""
     if not any(cond.remote for cond in world):
         return world
-    return Facts((cond, holds) for cond, holds in world.items() if not cond.remote or cond in base)
+    return Facts.of((cond, holds) for cond, holds in world.items() if not cond.remote or cond in base)
 
 
 class Arg:

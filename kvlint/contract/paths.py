@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 
-from .keys import intern
+from .keys import Key, intern
 from .tri import Place
 
 
@@ -72,79 +72,41 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-Assumptions = dict[Cond, bool]
+Assumptions = Mapping[Cond, bool]
 
 
 class Facts(Assumptions):
-    """Assumptions that questions are asked about often. They stay as they are once they are handed out.
+    """Assumptions, each set an older one with one more test. They never change, and remember answers."""
 
-    Answers are kept, and what is assumed of one value is found without looking at the others.
-    """
+    __slots__ = ("_all", "_answers", "_before", "_cond", "_holds", "_more", "_size")
 
-    __slots__ = ("_answers", "_by_key", "_direct", "_more")
+    def __init__(self) -> None:
+        self._size = 0
+        self._before: Facts = self
+        self._cond: Cond
+        self._holds = False
+        self._all: dict[Cond, bool] | None = None
+        self._answers: dict[Hashable, bool | None] | None = None
+        self._more: dict[tuple[int, bool], tuple[Cond, Facts | None]] | None = None
 
-    def __init__(self, assumed: Assumptions | Iterable[tuple[Cond, bool]] = ()) -> None:
-        super().__init__(assumed)
-        self._direct: dict[Hashable, bool]
-        self._by_key: dict[Hashable, tuple[tuple[Cond, bool], ...]]
-        if type(assumed) is Facts:
-            self._direct = assumed._direct.copy()
-            self._by_key = assumed._by_key.copy()
-        else:
-            self._direct, self._by_key = {}, {}
-            for cond, holds in self.items():
-                self._note(cond, holds)
-        self._answers: dict[Hashable, bool | None] = {}
-        self._more: dict[tuple[int, bool], tuple[Cond, Facts | None]] = {}
+    @classmethod
+    def of(cls, assumed: Iterable[tuple[Cond, bool]]) -> Facts:
+        """These tests, taken to be consistent."""
+        result = cls()
+        for cond, holds in dict(assumed).items():
+            result = result.plus(cond, holds)
+        return result
 
-    def _note(self, cond: Cond, holds: bool) -> None:
-        self._direct[cond.ident] = holds
-        if cond.kind != "opaque":
-            self._by_key[cond.key] = (*self._by_key.get(cond.key, ()), (cond, holds))
-
-    def add(self, cond: Cond, holds: bool) -> None:
-        """One more, before anybody else has the facts."""
-        self[cond] = holds
-        self._note(cond, holds)
-        self._answers.clear()
-
-    def decide(self, cond: Cond) -> bool | None:
-        """See :func:`decide`."""
-        direct = self._direct.get(cond.ident)
-        if direct is not None:
-            return direct
-        if cond.kind == "opaque":
-            return None
-        question = (cond.ident, True) if cond.whole else cond.ident
-        found = self._answers.get(question, _OPEN)
-        if found is _OPEN:
-            found = self._answers[question] = self._worked_out(cond)
-        return found  # type: ignore[return-value]
-
-    def _worked_out(self, cond: Cond) -> bool | None:
-        if cond.kind == "all":
-            complete = True
-            for part, wanted in cond.parts:
-                state = self.decide(part)
-                if state is None:
-                    complete = False
-                elif state != wanted:
-                    return False
-            return True if complete else None
-        facts = self._by_key.get(cond.key)
-        if facts is None:
-            return None
-        ordered, whole = cond.kind in _ORDERED, cond.whole
-        for other, holds in facts:
-            implied = _implied(other, holds, cond)
-            if implied is not None:
-                return implied
-            ordered = ordered or other.kind in _ORDERED
-            whole = whole or other.whole
-        return _Range.of(facts, whole).decide(cond) if ordered else None
+    def plus(self, cond: Cond, holds: bool) -> Facts:
+        """One more test, which is neither among them yet nor decided by them."""
+        result = Facts()
+        result._before, result._cond, result._holds, result._size = self, cond, holds, self._size + 1
+        return result
 
     def with_one(self, cond: Cond, holds: bool) -> Facts | None:
         """See :func:`consistent`."""
+        if self._more is None:
+            self._more = {}
         # Tests that are equal may still differ in where they were made.
         key = (id(cond), holds)
         found = self._more.get(key)
@@ -152,13 +114,107 @@ class Facts(Assumptions):
             found = self._more[key] = (cond, _extended(self, [(cond, holds)]))
         return found[1]
 
+    def decide(self, cond: Cond) -> bool | None:
+        """See :func:`decide`."""
+        if cond.kind == "all":
+            return self._remembered(cond, self._all_hold)
+        ident, key, opaque = cond.ident, cond.key, cond.kind == "opaque"
+        # Two interned keys are equal only when they are one object.
+        shared = type(key) is Key
+        facts = self
+        while facts._size:
+            other = facts._cond
+            if other.ident is ident:
+                return facts._holds
+            same = other.key is key or (not shared and other.key == key)
+            if same and not opaque and other.kind != "opaque":
+                # What was assumed of other values since makes no difference.
+                return facts._remembered(cond, facts._implied)
+            facts = facts._before
+        return None
+
+    def _remembered(self, cond: Cond, answer: Callable[[Cond], bool | None]) -> bool | None:
+        if self._answers is None:
+            self._answers = {}
+        question = (cond.ident, True) if cond.whole else cond.ident
+        if question not in self._answers:
+            self._answers[question] = answer(cond)
+        return self._answers[question]
+
+    def _all_hold(self, cond: Cond) -> bool | None:
+        facts = self
+        while facts._size:
+            if facts._cond.ident is cond.ident:
+                return facts._holds
+            facts = facts._before
+        complete = True
+        for part, wanted in cond.parts:
+            state = self.decide(part)
+            if state is None:
+                complete = False
+            elif state != wanted:
+                return False
+        return True if complete else None
+
+    def _implied(self, cond: Cond) -> bool | None:
+        """What the tests of the same value say."""
+        key = cond.key
+        shared = type(key) is Key
+        found: list[tuple[Cond, bool]] = []
+        facts = self
+        while facts._size:
+            other = facts._cond
+            if other.ident is cond.ident:
+                return facts._holds
+            if other.kind != "opaque" and (other.key is key or (not shared and other.key == key)):
+                found.append((other, facts._holds))
+            facts = facts._before
+        found.reverse()
+        ordered, whole = cond.kind in _ORDERED, cond.whole
+        for other, holds in found:
+            implied = _implied(other, holds, cond)
+            if implied is not None:
+                return implied
+            ordered = ordered or other.kind in _ORDERED
+            whole = whole or other.whole
+        return _Range.of(found, whole).decide(cond) if ordered else None
+
+    @property
+    def _items(self) -> dict[Cond, bool]:
+        if self._all is None:
+            found: list[tuple[Cond, bool]] = []
+            facts = self
+            while facts._size:
+                found.append((facts._cond, facts._holds))
+                facts = facts._before
+            self._all = dict(reversed(found))
+        return self._all
+
+    def __getitem__(self, cond: Cond) -> bool:
+        return self._items[cond]
+
+    def __iter__(self) -> Iterator[Cond]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, cond: object) -> bool:
+        return cond in self._items
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._items == (other._items if isinstance(other, Facts) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def items(self) -> ItemsView[Cond, bool]:
+        """The tests with their values, in the order they were assumed."""
+        return self._items.items()
+
 
 def decide(cond: Cond, assumed: Assumptions) -> bool | None:
     """The value of ``cond`` under the assumptions, or None when they leave it open."""
-    if not assumed and cond.kind != "all":
-        return None
-    facts = assumed if isinstance(assumed, Facts) else Facts(assumed)
-    return facts.decide(cond)
+    return (assumed if type(assumed) is Facts else Facts.of(assumed.items())).decide(cond)
 
 
 _ORDERED = frozenset(("lt", "le"))
@@ -166,25 +222,22 @@ _ORDERED = frozenset(("lt", "le"))
 
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
-    facts = assumed if isinstance(assumed, Facts) else Facts(assumed)
+    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
     pending = list(more)
     return facts.with_one(*pending[0]) if len(pending) == 1 else _extended(facts, pending)
 
 
 def _extended(facts: Facts, pending: list[tuple[Cond, bool]]) -> Facts | None:
-    result: Facts | None = None
     while pending:
         cond, holds = pending.pop()
-        known = (result or facts).decide(cond)
+        known = facts.decide(cond)
         if known is None:
-            if result is None:
-                result = Facts(facts)
-            result.add(cond, holds)
+            facts = facts.plus(cond, holds)
             if cond.kind == "all" and holds:
                 pending.extend(cond.parts)
         elif known != holds:
             return None
-    return result or facts
+    return facts
 
 
 def witnessed(path: Iterable[tuple[Cond, bool]], chosen: Assumptions) -> bool:

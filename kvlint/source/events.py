@@ -81,9 +81,7 @@ def _reaches(method: Function, methods: dict[str, Function], operators: frozense
     if any(name in called and _mentions(other, operators) for name, other in methods.items()):
         return True
     return any(
-        _mentions(other, operators)
-        and method.name in _attributes(other)
-        for other in methods.values()
+        _mentions(other, operators) and method.name in _attributes(other) for other in methods.values()
     )
 
 

@@ -36,7 +36,7 @@ class Patterns(Calls):
             shared = [(c, v) for c, v in after.assumed.items() if last.assumed.get(c) == v]
             # What was answered under the same assumptions before need not be worked out again.
             known = len(shared) == len(before.assumed) and all(c in before.assumed for c, _ in shared)
-            merged.assumed = before.assumed if known else Facts(shared)
+            merged.assumed = before.assumed if known else Facts.of(shared)
             last = merged
         return last
 

@@ -48,12 +48,11 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         value = getattr(node, name)
         if value is None:
             continue
-        kind = type(value)
-        if kind is tuple or kind is list:
+        if isinstance(value, (list, tuple)):
             for item in value:
-                if _is_node(type(item)):
+                if _is_node(item.__class__):
                     yield item
-        elif _is_node(kind):
+        elif _is_node(value.__class__):
             yield value
 
 
