@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from .catalogue import Operator, Param
 from .num import Num
-from .paths import Assumptions, Cond, Facts, consistent, decide
+from .paths import Assumptions, Cond, Facts, decide, extended
 from .tri import NO, YES, Fact, Note, Place, Tri, tri, unknown
 from .values import (
     ABSENT,
@@ -93,9 +93,9 @@ def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]
         if isinstance(item, Choice):
             known = decide(item.cond, now)
             if known is not False:
-                yes = now if known else consistent(now, [(item.cond, True)])
+                yes = now if known else extended(now, item.cond, True)
             if known is not True:
-                no = now if known is False else consistent(now, [(item.cond, False)])
+                no = now if known is False else extended(now, item.cond, False)
                 if no is not None:
                     stack.append((no, item.no))
             if known is not False and yes is not None:

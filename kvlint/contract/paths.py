@@ -104,7 +104,7 @@ class Facts(Assumptions):
         return result
 
     def with_one(self, cond: Cond, holds: bool) -> Facts | None:
-        """See :func:`consistent`."""
+        """See :func:`extended`."""
         if self._more is None:
             self._more = {}
         # Tests that are equal may still differ in where they were made.
@@ -223,8 +223,13 @@ _ORDERED = frozenset(("lt", "le"))
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
     facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
-    pending = list(more)
-    return facts.with_one(*pending[0]) if len(pending) == 1 else _extended(facts, pending)
+    return _extended(facts, list(more))
+
+
+def extended(assumed: Assumptions, cond: Cond, holds: bool) -> Facts | None:
+    """``assumed`` with one more test, or None when they contradict each other."""
+    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
+    return facts.with_one(cond, holds)
 
 
 def _extended(facts: Facts, pending: list[tuple[Cond, bool]]) -> Facts | None:

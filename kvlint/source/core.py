@@ -12,7 +12,7 @@ import libcst as cst
 
 from kvlint.contract.keys import intern
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.paths import Assumptions, Cond, decide, extended
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     ABSENT,
@@ -85,7 +85,7 @@ from .transfer import TorchLib
 T = TypeVar("T")
 
 # Values that stand for others.
-_OPEN_FORMS = (Choice, Deferred)
+_FORMS = (Choice, Join, Deferred)
 _SCALARS = frozenset(("int", "float", "bool", "str", "dtype"))
 
 
@@ -418,7 +418,7 @@ class Core:
         found = self._truth(value, node, frame)
         if isinstance(found, bool):
             return found
-        assumed = consistent(frame.state.assumed, [(cond, holds)])
+        assumed = extended(frame.state.assumed, cond, holds)
         known = decide(found[0], assumed) if assumed is not None else None
         return found if known is None else known == found[1]
 
@@ -503,12 +503,14 @@ class Core:
         budget: list[int] | None = None,
     ) -> Value:
         """Applies ``function`` to every combination of alternatives that can occur together."""
+        if not any(isinstance(value, _FORMS) for value in values):
+            return function(*values)
         if assumed is None:
             assumed = frame.state.assumed
         if budget is None:
             budget = [MAX_LEAVES]
         now = [
-            self.simplify(self.force(value), assumed) if isinstance(value, _OPEN_FORMS) else value
+            self.simplify(self.force(value), assumed) if isinstance(value, _FORMS) else value
             for value in values
         ]
         for index, value in enumerate(now):
@@ -518,8 +520,8 @@ class Core:
                     return Unknown(
                         ("many", id(value), id(frame)), label_of(value), "it has too many alternatives"
                     )
-                yes = consistent(assumed, [(value.cond, True)])
-                no = consistent(assumed, [(value.cond, False)])
+                yes = extended(assumed, value.cond, True)
+                no = extended(assumed, value.cond, False)
                 if yes is None or no is None:
                     now[index] = value.no if yes is None else value.yes
                     return self.lift(function, now, frame, assumed, budget)

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from .walk import children
+from .walk import children, nodes_of
 
 
 @lru_cache(maxsize=1 << 16)
@@ -123,7 +123,7 @@ def mentions(statement: ast.AST, name: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _names_in(statement: ast.AST) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
+    return frozenset(n.id for n in nodes_of(statement) if isinstance(n, ast.Name))
 
 
 def elements_of(node: Any) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Walking libcst trees without visitors: only the children that carry code."""
+"""Walking trees: libcst trees without visitors, only the children that carry code; ``ast`` trees fast."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
@@ -64,6 +65,25 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield item
         if type(item) is not cst.Name:
             stack.extend(reversed(list(children(item))))
+
+
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """What ``ast.walk`` gives, in its order and several times as fast, without contexts (``Load`` ...)."""
+    found = [tree]
+    for node in found:
+        found += children_of(node)
+    return found
+
+
+def children_of(node: ast.AST) -> list[ast.AST]:
+    """What ``ast.iter_child_nodes`` gives, without contexts."""
+    found: list[ast.AST] = []
+    for value in vars(node).values():
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            found.append(value)
+    return found
 
 
 def parents(node: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
