@@ -67,7 +67,7 @@ class _Definition:
     @property
     def steps(self) -> int:
         """What may be spent on it: more for a long function."""
-        return MAX_STEPS + 2 * sum(1 for _ in nodes_of(self.node))
+        return MAX_STEPS + 2 * sum(1 for _ in ast.walk(self.node))
 
 
 class Project:
