@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from .chunk import Chunk
-from .walk import children_of, nodes_of
+from .walk import nodes_of
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 # Methods that change a list or dict, and calls that never change what they are given.
@@ -185,7 +185,7 @@ class ModuleIndex:
                 self._index_call(node, owner, method, me)
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 self._index_statement(node.value, owner, method, me)
-            for child in children_of(node):
+            for child in ast.iter_child_nodes(node):
                 if isinstance(child, _CODE):
                     pending.append((child, owner, method, me))
 

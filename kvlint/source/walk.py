@@ -71,18 +71,13 @@ def nodes_of(tree: ast.AST) -> list[ast.AST]:
     """What ``ast.walk`` gives, in its order and several times as fast, without contexts (``Load`` ...)."""
     found = [tree]
     for node in found:
-        found += children_of(node)
-    return found
-
-
-def children_of(node: ast.AST) -> list[ast.AST]:
-    """What ``ast.iter_child_nodes`` gives, without contexts."""
-    found: list[ast.AST] = []
-    for value in vars(node).values():
-        if isinstance(value, list):
-            found += [item for item in value if isinstance(item, ast.AST)]
-        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-            found.append(value)
+        for value in vars(node).values():
+            if isinstance(value, list):
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        found.append(item)
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                found.append(value)
     return found
 
 
