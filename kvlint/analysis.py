@@ -286,7 +286,7 @@ class _File:
             if not rule.applies_to(call.operator):
                 continue
             try:
-                verdicts = judge(rule, call)
+                verdicts = judge(rule, call, proofs=bool(self.session.keep))
             except Exception as error:  # this rule is lost for this call, the others are not
                 self.session.crashed(self.item.shown, error, f" in {rule.code}")
                 continue

@@ -6,6 +6,7 @@ in about the time the interpreter takes to start.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -129,9 +130,21 @@ def run(
         if session is None:
             session = start()
         session.check(item, source, wanted)
+        _collect_garbage()
     result.findings.sort(key=lambda finding: (finding.spot.key, finding.code, finding.message))
     result.obligations.sort(key=lambda item: (item.spot.key, item.code))
     return result
+
+
+# What is collected in one go when the collector does not run by itself.
+_MUCH_GARBAGE = 2_000_000
+
+
+def _collect_garbage() -> None:
+    """Looks once at what came up since the last time; what is in use then is not looked at again."""
+    if not gc.isenabled() and gc.get_count()[0] > _MUCH_GARBAGE:
+        gc.collect()
+        gc.freeze()
 
 
 def _paths(values: Values) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from .catalogue import Operator, Param
 from .merging import REASON, merged
 from .num import Num
-from .paths import Assumptions, Cond, consistent, decide
+from .paths import Assumptions, Cond, Facts, decide, extended
 from .tri import NO, YES, Fact, Note, Place, Tri, tri, unknown
 from .values import (
     ABSENT,
@@ -80,6 +80,8 @@ def _cann_key(version: str) -> tuple[int, ...]:
 
 def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]]:
     """The alternatives of a value with the assumptions each one needs, in source order."""
+    if not isinstance(value, Choice):
+        return [(assumed, value)]
     result: list[tuple[Assumptions, Value]] = []
     stack: list[tuple[Assumptions, Value]] = [(assumed, value)]
     while stack:
@@ -94,9 +96,9 @@ def leaves(value: Value, assumed: Assumptions) -> list[tuple[Assumptions, Value]
         if isinstance(item, Choice):
             known = decide(item.cond, now)
             if known is not False:
-                yes = now if known else consistent(now, [(item.cond, True)])
+                yes = now if known else extended(now, item.cond, True)
             if known is not True:
-                no = now if known is False else consistent(now, [(item.cond, False)])
+                no = now if known is False else extended(now, item.cond, False)
                 if no is not None:
                     stack.append((no, item.no))
             if known is not False and yes is not None:
@@ -136,6 +138,13 @@ def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
                 return overflow
     few = merged(found, MAX_ALTERNATIVES)
     return tuple(few) if few is not None else overflow
+
+
+def local_part(world: Assumptions, base: Assumptions) -> Assumptions:
+    """The assumptions without the tests of other methods that are not in ``base``."""
+    if not any(cond.remote for cond in world):
+        return world
+    return Facts.of((cond, holds) for cond, holds in world.items() if not cond.remote or cond in base)
 
 
 class Arg:
@@ -184,7 +193,7 @@ class Arg:
                 # They are too many to tell which tests lead to each.
                 return [(base, option) for option in self.options]
             if not isinstance(item, Join):
-                found.append(({c: h for c, h in world.items() if not c.remote or c in base}, item))
+                found.append((local_part(world, base), item))
         return found
 
     def ask(self, question: Callable[[Value], Fact[T]]) -> Fact[T]:
@@ -782,7 +791,7 @@ class Call:
     binding: Binding
     target: Target
     place: Place | None
-    assumed: Assumptions = field(default_factory=dict)
+    assumed: Assumptions = field(default_factory=Facts)
     scope: Scope | None = None
     use: Use = Use()
     trail: tuple[Note, ...] = ()

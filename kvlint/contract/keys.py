@@ -36,10 +36,13 @@ def intern(key: Hashable) -> Hashable:
     """The shared form of an identity; anything but a tuple is its own."""
     if type(key) is not tuple:
         return key
-    flat = tuple(intern(part) if type(part) is tuple else part for part in key)
-    found = _TABLE.get(flat)
+    for part in key:
+        if type(part) is tuple:
+            key = tuple([intern(part) if type(part) is tuple else part for part in key])
+            break
+    found = _TABLE.get(key)
     if found is None:
-        found = _TABLE[flat] = Key(flat)
+        found = _TABLE[key] = Key(key)
     return found
 
 

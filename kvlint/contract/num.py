@@ -53,7 +53,7 @@ class Num:
 
     def __init__(self, terms: dict[Monomial, Fraction | float]) -> None:
         self.terms: dict[Monomial, Fraction | float] = {m: c for m, c in terms.items() if c != 0}
-        self._hash = hash(frozenset(self.terms.items()))
+        self._hash: int | None = None
 
     @classmethod
     def of(cls, value: int | float | Fraction) -> Num:
@@ -180,6 +180,8 @@ class Num:
         return isinstance(other, Num) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
         return self._hash
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 
@@ -72,39 +72,149 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-Assumptions = dict[Cond, bool]
+Assumptions = Mapping[Cond, bool]
 
 
-def decide(cond: Cond, assumed: Assumptions) -> bool | None:
-    """The value of ``cond`` under the assumptions, or None when they leave it open."""
-    direct = assumed.get(cond)
-    if direct is not None:
-        return direct
-    if cond.kind == "opaque":
+class Facts(Assumptions):
+    """Assumptions, each set an older one with one more test. They never change, and remember answers."""
+
+    __slots__ = ("_all", "_answers", "_before", "_cond", "_holds", "_more", "_size")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._before: Facts = self
+        self._cond: Cond
+        self._holds = False
+        self._all: dict[Cond, bool] | None = None
+        self._answers: dict[Hashable, bool | None] | None = None
+        self._more: dict[tuple[int, bool], tuple[Cond, Facts | None]] | None = None
+
+    @classmethod
+    def of(cls, assumed: Iterable[tuple[Cond, bool]]) -> Facts:
+        """These tests, taken to be consistent."""
+        result = cls()
+        for cond, holds in dict(assumed).items():
+            result = result.plus(cond, holds)
+        return result
+
+    def plus(self, cond: Cond, holds: bool) -> Facts:
+        """One more test, which is neither among them yet nor decided by them."""
+        result = Facts()
+        result._before, result._cond, result._holds, result._size = self, cond, holds, self._size + 1
+        return result
+
+    def with_one(self, cond: Cond, holds: bool) -> Facts | None:
+        """See :func:`extended`."""
+        if self._more is None:
+            self._more = {}
+        # Tests that are equal may still differ in where they were made.
+        key = (id(cond), holds)
+        found = self._more.get(key)
+        if found is None:
+            found = self._more[key] = (cond, _extended(self, [(cond, holds)]))
+        return found[1]
+
+    def decide(self, cond: Cond) -> bool | None:
+        """See :func:`decide`."""
+        if cond.kind == "all":
+            return self._remembered(cond, self._all_hold)
+        ident, key, opaque = cond.ident, cond.key, cond.kind == "opaque"
+        # Two interned keys are equal only when they are one object.
+        shared = type(key) is Key
+        facts = self
+        while facts._size:
+            other = facts._cond
+            if other.ident is ident:
+                return facts._holds
+            same = other.key is key or (not shared and other.key == key)
+            if same and not opaque and other.kind != "opaque":
+                # What was assumed of other values since makes no difference.
+                return facts._remembered(cond, facts._implied)
+            facts = facts._before
         return None
-    if cond.kind == "all":
+
+    def _remembered(self, cond: Cond, answer: Callable[[Cond], bool | None]) -> bool | None:
+        if self._answers is None:
+            self._answers = {}
+        question = (cond.ident, True) if cond.whole else cond.ident
+        if question not in self._answers:
+            self._answers[question] = answer(cond)
+        return self._answers[question]
+
+    def _all_hold(self, cond: Cond) -> bool | None:
+        facts = self
+        while facts._size:
+            if facts._cond.ident is cond.ident:
+                return facts._holds
+            facts = facts._before
         complete = True
         for part, wanted in cond.parts:
-            state = decide(part, assumed)
+            state = self.decide(part)
             if state is None:
                 complete = False
             elif state != wanted:
                 return False
         return True if complete else None
-    key = cond.key
-    facts: list[tuple[Cond, bool]] = []
-    ordered, whole = cond.kind in _ORDERED, cond.whole
-    # Two interned keys are equal only when they are one object.
-    shared = type(key) is Key
-    for other, holds in assumed.items():
-        if (other.key is key or (not shared and other.key == key)) and other.kind != "opaque":
+
+    def _implied(self, cond: Cond) -> bool | None:
+        """What the tests of the same value say."""
+        key = cond.key
+        shared = type(key) is Key
+        found: list[tuple[Cond, bool]] = []
+        facts = self
+        while facts._size:
+            other = facts._cond
+            if other.ident is cond.ident:
+                return facts._holds
+            if other.kind != "opaque" and (other.key is key or (not shared and other.key == key)):
+                found.append((other, facts._holds))
+            facts = facts._before
+        found.reverse()
+        ordered, whole = cond.kind in _ORDERED, cond.whole
+        for other, holds in found:
             implied = _implied(other, holds, cond)
             if implied is not None:
                 return implied
-            facts.append((other, holds))
             ordered = ordered or other.kind in _ORDERED
             whole = whole or other.whole
-    return _Range.of(facts, whole).decide(cond) if ordered and facts else None
+        return _Range.of(found, whole).decide(cond) if ordered else None
+
+    @property
+    def _items(self) -> dict[Cond, bool]:
+        if self._all is None:
+            found: list[tuple[Cond, bool]] = []
+            facts = self
+            while facts._size:
+                found.append((facts._cond, facts._holds))
+                facts = facts._before
+            self._all = dict(reversed(found))
+        return self._all
+
+    def __getitem__(self, cond: Cond) -> bool:
+        return self._items[cond]
+
+    def __iter__(self) -> Iterator[Cond]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, cond: object) -> bool:
+        return cond in self._items
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._items == (other._items if isinstance(other, Facts) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def items(self) -> ItemsView[Cond, bool]:
+        """The tests with their values, in the order they were assumed."""
+        return self._items.items()
+
+
+def decide(cond: Cond, assumed: Assumptions) -> bool | None:
+    """The value of ``cond`` under the assumptions, or None when they leave it open."""
+    return (assumed if type(assumed) is Facts else Facts.of(assumed.items())).decide(cond)
 
 
 _ORDERED = frozenset(("lt", "le"))
@@ -112,18 +222,27 @@ _ORDERED = frozenset(("lt", "le"))
 
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
-    result = dict(assumed)
-    pending = list(more)
+    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
+    return _extended(facts, list(more))
+
+
+def extended(assumed: Assumptions, cond: Cond, holds: bool) -> Facts | None:
+    """``assumed`` with one more test, or None when they contradict each other."""
+    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
+    return facts.with_one(cond, holds)
+
+
+def _extended(facts: Facts, pending: list[tuple[Cond, bool]]) -> Facts | None:
     while pending:
         cond, holds = pending.pop()
-        known = decide(cond, result)
+        known = facts.decide(cond)
         if known is None:
-            result[cond] = holds
+            facts = facts.plus(cond, holds)
             if cond.kind == "all" and holds:
                 pending.extend(cond.parts)
         elif known != holds:
             return None
-    return result
+    return facts
 
 
 def witnessed(path: Iterable[tuple[Cond, bool]], chosen: Assumptions) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import ClassVar
 
-from .call import Arg, Call, Event, Scope, leaves
+from .call import Arg, Call, Event, Scope, leaves, local_part
 from .catalogue import Operator
 from .paths import Assumptions, negated, witnessed
 from .tri import Note, Place, Tri
@@ -164,8 +164,8 @@ class Rule:
         return {key: text.strip() for key, text in sections.items()}
 
 
-def judge(rule: Rule, call: Call) -> list[Verdict]:
-    """The rule's verdicts over every path.
+def judge(rule: Rule, call: Call, proofs: bool = True) -> list[Verdict]:
+    """The rule's verdicts over every path; without ``proofs`` only violations are sure to be among them.
 
     First without assumptions; what stays undecided is asked again on each path one argument's value
     depends on. A path that violates is one the source itself spells out: choices of several
@@ -194,14 +194,14 @@ def judge(rule: Rule, call: Call) -> list[Verdict]:
         return list(found.values())
     if settled and views:
         return [PROVED if applicable else NOT_APPLICABLE]
-    return _by_options(rule, call, verdicts)
+    return _by_options(rule, call, verdicts, proofs)
 
 
 # How many alternatives are judged one by one before an obligation stays undecided.
 MAX_OPTIONS = 24
 
 
-def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict]:
+def _by_options(rule: Rule, call: Call, verdicts: list[Verdict], proofs: bool) -> list[Verdict]:
     """The verdicts when every alternative of the arguments the rule asks about is judged alone.
 
     An obligation that holds for each is proved. One that fails for some is not violated: nothing shows
@@ -215,6 +215,8 @@ def _by_options(rule: Rule, call: Call, verdicts: list[Verdict]) -> list[Verdict
         reported = [v for v in _verdicts(rule.check(call.with_values(used))) if v.outcome is Outcome.VIOLATED]
         if reported:
             return reported
+    if not proofs:
+        return verdicts
     found = _options_judged(rule, call.with_values({}), [MAX_OPTIONS])
     if len(found) != len(verdicts):
         return verdicts
@@ -293,9 +295,7 @@ def _worlds(call: Call) -> list[Assumptions]:
         options = leaves(value, call.assumed)
         if len(options) > 1:
             for world, _ in options:
-                local = {
-                    cond: holds for cond, holds in world.items() if not cond.remote or cond in call.assumed
-                }
+                local = local_part(world, call.assumed)
                 if local not in worlds and local != call.assumed:
                     worlds.append(local)
     return worlds

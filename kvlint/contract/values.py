@@ -281,8 +281,9 @@ class Choice(Value):
     size: int = field(default=0, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = (self.yes, self.no)
-        object.__setattr__(self, "size", sum(p.size if isinstance(p, Choice) else 1 for p in parts))
+        yes, no = self.yes, self.no
+        size = (yes.size if isinstance(yes, Choice) else 1) + (no.size if isinstance(no, Choice) else 1)
+        object.__setattr__(self, "size", size)
 
 
 @dataclass(frozen=True, slots=True)

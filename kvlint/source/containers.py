@@ -46,6 +46,7 @@ from .state import (
     Frame,
 )
 from .subscripts import Subscripts
+from .syntax import evaluated
 from .torchlib import (
     key_of,
     label_of,
@@ -60,14 +61,9 @@ class Containers(Subscripts):
     def _literal(self, node: Any, frame: Frame) -> Value:
         site = Site(frame.chunk, node)
         try:
-            if isinstance(node, (cst.Integer, cst.Float, cst.Imaginary)):
-                value: object = node.evaluated_value
-            elif isinstance(node, cst.SimpleString):
-                value = node.evaluated_value
-            else:
-                value = node.evaluated_value
-                if value is None:
-                    return self._opaque(node, "it is a formatted string", frame)
+            value = evaluated(node)
+            if value is None:
+                return self._opaque(node, "it is a formatted string", frame)
         except (ValueError, SyntaxError):
             return self._opaque(node, "its literal does not evaluate", frame)
         if isinstance(value, int) and abs(value) > MAX_BASE:

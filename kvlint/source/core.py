@@ -15,7 +15,7 @@ import libcst as cst
 from kvlint.contract.keys import intern
 from kvlint.contract.merging import REASON, serial
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.paths import Assumptions, Cond, decide, extended
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     ABSENT,
@@ -92,6 +92,8 @@ from .transfer import TorchLib
 
 T = TypeVar("T")
 
+# Values that stand for others.
+_FORMS = (Choice, Join, Deferred)
 _SCALARS = frozenset(("int", "float", "bool", "str", "dtype"))
 
 
@@ -424,7 +426,7 @@ class Core:
         found = self._truth(value, node, frame)
         if isinstance(found, bool):
             return found
-        assumed = consistent(frame.state.assumed, [(cond, holds)])
+        assumed = extended(frame.state.assumed, cond, holds)
         known = decide(found[0], assumed) if assumed is not None else None
         return found if known is None else known == found[1]
 
@@ -512,18 +514,23 @@ class Core:
 
         Where there are too many, to every combination of few that stand for them.
         """
+        if not any(isinstance(value, _FORMS) for value in values):
+            return function(*values)
         if assumed is None:
             assumed = frame.state.assumed
         if budget is None:
             budget = [MAX_LEAVES, MAX_LEAVES // 2]
-        now = [self.simplify(self.force(value), assumed) for value in values]
+        now = [
+            self.simplify(self.force(value), assumed) if isinstance(value, _FORMS) else value
+            for value in values
+        ]
         for index, value in enumerate(now):
             if isinstance(value, Choice):
                 budget[0] -= 1
                 if budget[0] < 0:
                     return self._lift_widened(function, now, frame, assumed, budget)
-                yes = consistent(assumed, [(value.cond, True)])
-                no = consistent(assumed, [(value.cond, False)])
+                yes = extended(assumed, value.cond, True)
+                no = extended(assumed, value.cond, False)
                 if yes is None or no is None:
                     now[index] = value.no if yes is None else value.yes
                     return self.lift(function, now, frame, assumed, budget)

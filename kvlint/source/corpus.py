@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .module import ModuleIndex
 
@@ -16,8 +16,10 @@ _TESTS = re.compile(
     r"(?:^|[/\\])(?:tests?|testing|unittests?)[/\\]|(?:^|[/\\])(?:test_\w*|\w*_test|conftest)\.py$"
 )
 _IMPORTS = re.compile(rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n]*)", re.M)
-_ASSIGNED = re.compile(rb"^[ \t]*(?!self\.)[\w.]+\.(\w+)[ \t]*=(?!=)", re.M)
-_CLASS = re.compile(rb"^[ \t]*class[ \t]+\w+[ \t]*\(([^)]*)\)", re.M)
+# Searches that start with fixed bytes are many times faster than those that start at every line.
+_ASSIGNED = re.compile(rb"\.(\w+)[ \t]*=(?!=)")
+_OBJECT = re.compile(rb"[ \t]*(?!self\.)[\w.]+\.")
+_CLASS = re.compile(rb"class[ \t]+\w+[ \t]*\(([^)]*)\)")
 # A larger tree is not searched: the answer "nobody else does it" would come too late to be worth it.
 MAX_FOLDERS = 20_000
 MAX_FILES = 12_000
@@ -71,7 +73,9 @@ class Corpus:
     def replaces(self, name: str) -> bool:
         """Whether some file assigns ``x.name``, so that a function of that name may be another one."""
         if self._assigned is None:
-            self._assigned = {found for text in self._read().values() for found in _ASSIGNED.findall(text)}
+            self._assigned = set()
+            for text in self._read().values():
+                self._assigned.update(_assigned_in(text))
         return name.encode() in self._assigned
 
     def calling(self, name: str) -> list[str]:
@@ -153,6 +157,14 @@ class Corpora:
         if top not in self._found:
             self._found[top] = Corpus(top)
         return self._found[top]
+
+
+def _assigned_in(text: bytes) -> Iterator[bytes]:
+    """The names of attributes that a text assigns to something other than ``self``."""
+    for found in _ASSIGNED.finditer(text):
+        dot = found.start()
+        if _OBJECT.fullmatch(text, text.rfind(b"\n", 0, dot) + 1, dot + 1):
+            yield found.group(1)
 
 
 def _top_of(folder: str, named: tuple[str, ...]) -> str | None:

@@ -184,13 +184,13 @@ class Interpreter(Contexts):
         frame.state = state
         for statement in statements:
             self._step()
-            if isinstance(statement, cst.SimpleStatementLine):
+            if type(statement) is cst.SimpleStatementLine:
                 for small in statement.body:
                     try:
                         falls_through = self._small(small, frame)
                     except RecursionError:
                         falls_through = True
-                        for name in assigned_names([small]):
+                        for name in assigned_names(small):
                             key = ("deep", id(small), name)
                             frame.state.vars[name] = Unknown(key, name, "its expression is nested too deeply")
                     if not falls_through:
@@ -202,40 +202,41 @@ class Interpreter(Contexts):
                 frame.state = following
         return frame.state
 
-    def _small(self, node: cst.BaseSmallStatement, frame: Frame) -> bool:
+    def _small(self, node: Any, frame: Frame) -> bool:
         """Runs a simple statement; False when control leaves the block."""
-        if isinstance(node, cst.Assign):
+        kind = type(node)
+        if kind is cst.Assign:
             value = self.expr(node.value, frame)
             for target in node.targets:
                 self.assign(target.target, value, frame, node.value)
-        elif isinstance(node, cst.AnnAssign):
+        elif kind is cst.AnnAssign:
             if node.value is not None:
                 self.assign(node.target, self.expr(node.value, frame), frame, node.value)
-        elif isinstance(node, cst.AugAssign):
+        elif kind is cst.AugAssign:
             self._augment(node, frame)
-        elif isinstance(node, cst.Expr):
+        elif kind is cst.Expr:
             self.expr(node.value, frame, statement=True)
-        elif isinstance(node, cst.Return):
+        elif kind is cst.Return:
             value = self.expr(node.value, frame) if node.value is not None else Const(None)
             frame.returns.append((frame.state, value))
             return False
-        elif isinstance(node, (cst.Break, cst.Continue)):
-            frame.jumps[isinstance(node, cst.Continue)].append(frame.state)
+        elif kind in (cst.Break, cst.Continue):
+            frame.jumps[kind is cst.Continue].append(frame.state)
             return False
-        elif isinstance(node, cst.Raise):
+        elif kind is cst.Raise:
             return False
-        elif isinstance(node, cst.Assert):
+        elif kind is cst.Assert:
             test = self.condition(node.test, frame)
             if isinstance(test, tuple):
                 following = frame.state.assume(*test)
                 if following is not None:
                     following.path = frame.state.path
                     frame.state = following
-        elif isinstance(node, (cst.Import, cst.ImportFrom)):
+        elif kind in (cst.Import, cst.ImportFrom):
             self._import(node, frame)
-        elif isinstance(node, cst.Global):
+        elif kind is cst.Global:
             frame.globals_ = frame.globals_ | {item.name.value for item in node.names}
-        elif isinstance(node, cst.Del):
+        elif kind is cst.Del:
             for target in elements_of(node.target):
                 if isinstance(target, cst.Name):
                     frame.state.vars.pop(target.value, None)
@@ -244,20 +245,21 @@ class Interpreter(Contexts):
                     self._delete_key(base, target, frame)
         return True
 
-    def _compound(self, node: cst.BaseCompoundStatement, frame: Frame) -> State | None:
-        if isinstance(node, cst.If):
+    def _compound(self, node: Any, frame: Frame) -> State | None:
+        kind = type(node)
+        if kind is cst.If:
             return self._if(node, frame)
-        if isinstance(node, (cst.For, cst.While)):
+        if kind in (cst.For, cst.While):
             return self._loop(node, frame)
-        if isinstance(node, cst.With):
+        if kind is cst.With:
             for item in node.items:
                 value = self.expr(item.item, frame)
                 if item.asname is not None:
                     self.assign(item.asname.name, self.entered(value, item, frame), frame)
             return self.block(body_of(node), frame, frame.state)
-        if isinstance(node, (cst.Try, cst.TryStar)):
+        if kind in (cst.Try, cst.TryStar):
             return self._try(node, frame)
-        if isinstance(node, cst.FunctionDef):
+        if kind is cst.FunctionDef:
             func = Func(
                 frame.module,
                 frame.chunk,
@@ -273,7 +275,7 @@ class Interpreter(Contexts):
             if self.recording:
                 self.nested.append((func, frame.state))
             return frame.state
-        if isinstance(node, cst.ClassDef):
+        if kind is cst.ClassDef:
             frame.state.vars[node.name.value] = self._opaque(node.name, "it is a local class", frame)
             if self.recording:
                 for item in body_of(node):
@@ -282,7 +284,7 @@ class Interpreter(Contexts):
                         method = Func(frame.module, frame.chunk, item, item.name.value, place=site)
                         self.nested.append((method, frame.state))
             return frame.state
-        if isinstance(node, cst.Match):
+        if kind is cst.Match:
             return self._match(node, frame)
         return frame.state
 
@@ -348,7 +350,7 @@ class Interpreter(Contexts):
 
     def _loop(self, node: cst.For | cst.While, frame: Frame) -> State | None:
         before = frame.state
-        assigned = assigned_names([node])
+        assigned = assigned_names(node)
         element: Value | None = None
         if isinstance(node, cst.For):
             iterable = self.expr(node.iter, frame)
@@ -419,7 +421,7 @@ class Interpreter(Contexts):
         return result
 
     def _carry(
-        self, head: State, before: State, after: State, assigned: set[str], node: Any, frame: Frame
+        self, head: State, before: State, after: State, assigned: frozenset[str], node: Any, frame: Frame
     ) -> None:
         """Gives the loop head values that stand for every round."""
         for name in assigned:
@@ -639,7 +641,7 @@ class Interpreter(Contexts):
         handler = _EXPRESSIONS.get(type(node))
         if handler is None:
             return self._opaque(node, "this form of expression is not followed", frame)
-        if isinstance(node, cst.Call):
+        if statement and type(node) is cst.Call:
             return self.call(node, frame, statement)
         return handler(self, node, frame)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from kvlint.contract.call import Call, Event
 from kvlint.contract.values import Absent
 
 from .chunk import LineSite
 from .module import ModuleIndex
+from .walk import nodes_of
 
 _LENGTH = re.compile(
     r"_?((kv|key|past|cache|context|ctx|seq|cur|current|history|cached)_?(seq_?)?(len|lens|length|lengths|pos|position|positions)"
@@ -76,21 +78,26 @@ def _reaches(method: Function, methods: dict[str, Function], operators: frozense
             "__call__",
             "save",
         )
-    called = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+    called = _attributes(method)
     if any(name in called and _mentions(other, operators) for name, other in methods.items()):
         return True
     return any(
-        _mentions(other, operators)
-        and method.name in {n.attr for n in ast.walk(other) if isinstance(n, ast.Attribute)}
-        for other in methods.values()
+        _mentions(other, operators) and method.name in _attributes(other) for other in methods.values()
     )
+
+
+@lru_cache(maxsize=1 << 14)
+def _attributes(node: ast.AST) -> frozenset[str]:
+    return frozenset(n.attr for n in nodes_of(node) if isinstance(n, ast.Attribute))
+
+
+@lru_cache(maxsize=1 << 14)
+def _names(node: ast.AST) -> frozenset[str]:
+    return frozenset(n.id for n in nodes_of(node) if isinstance(n, ast.Name))
 
 
 def _mentions(node: ast.AST, names: frozenset[str]) -> bool:
-    return any(
-        (isinstance(n, ast.Attribute) and n.attr in names) or (isinstance(n, ast.Name) and n.id in names)
-        for n in ast.walk(node)
-    )
+    return not (names.isdisjoint(_attributes(node)) and names.isdisjoint(_names(node)))
 
 
 def _increments(module: ModuleIndex, method: Function, operators: frozenset[str]) -> Iterator[Event]:
@@ -165,9 +172,9 @@ def _tests_layer(test: ast.expr) -> bool:
     """Whether a test asks which layer this is: only one layer of a step passes it."""
     if _LAYER_GUARD.search(ast.unparse(test)):
         return True
-    for node in ast.walk(test):
+    for node in nodes_of(test):
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
-            for part in ast.walk(node):
+            for part in nodes_of(node):
                 name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
                 if _LAYER_NUMBER.fullmatch(name):
                     return True
@@ -212,7 +219,7 @@ def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
     for arg in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs):
         if arg.annotation is not None and ast.unparse(arg.annotation).endswith("Tensor"):
             found.add(arg.arg)
-    for node in ast.walk(method):
+    for node in nodes_of(method):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in operators and node.func.attr.startswith(
                 ("scatter_update", "npu_scatter_nd_update")
@@ -229,15 +236,15 @@ def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
                 "item",
             ) and isinstance(node.func.value, ast.Name):
                 found.add(node.func.value.id)
-    rebound = {n.id for n in ast.walk(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    rebound = {n.id for n in nodes_of(method) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     augmented = {
         n.target.id
-        for n in ast.walk(method)
+        for n in nodes_of(method)
         if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
     }
     assigned = {
         t.id
-        for n in ast.walk(method)
+        for n in nodes_of(method)
         if isinstance(n, ast.Assign)
         for t in n.targets
         if isinstance(t, ast.Name)
@@ -259,12 +266,12 @@ def module_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tu
     builders = _buffer_methods(module)
     carriers = operators | {
         node.name
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.name not in ("forward", "__call__", "__init__", "run")
         and _mentions(node, operators)
     }
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for found in (
                 _mixed_slices(module, node),
@@ -285,8 +292,8 @@ def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
     """Lengths cut at a token count beside a block table cut at a request count."""
     # Rows up to a bound may as well be one per token, so such cuts are compared within one call.
     bound = _bounds(node)
-    yield from _mixed(module, (_cut(item, False, bound) for item in ast.walk(node)))
-    for item in ast.walk(node):
+    yield from _mixed(module, (_cut(item, False, bound) for item in nodes_of(node)))
+    for item in nodes_of(node):
         if isinstance(item, ast.Call):
             given = (*item.args, *(keyword.value for keyword in item.keywords))
             yield from _mixed(module, (_cut(argument, True, bound) for argument in given))
@@ -295,8 +302,8 @@ def _mixed_slices(module: ModuleIndex, node: Function) -> Iterator[Event]:
 def _bounds(node: Function) -> dict[str, str]:
     """Local names of counts, ``n = meta.num_decode_tokens``, by what they stand for."""
     found: dict[str, str] = {}
-    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    for item in ast.walk(node):
+    stored = [n.id for n in nodes_of(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    for item in nodes_of(node):
         if isinstance(item, ast.Assign) and isinstance(item.value, (ast.Name, ast.Attribute)):
             for target in item.targets:
                 if isinstance(target, ast.Name) and stored.count(target.id) == 1:
@@ -374,20 +381,20 @@ def _view_of(node: ast.expr) -> str | None:
 
 def _aliased_views(module: ModuleIndex, node: Function) -> Iterator[Event]:
     """A loop that refills one buffer and keeps a view of it for every round."""
-    for loop in ast.walk(node):
+    for loop in nodes_of(node):
         if not isinstance(loop, ast.For):
             continue
-        varies = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        varies = {n.id for n in nodes_of(loop.target) if isinstance(n, ast.Name)}
         written: set[str] = set()
         for item in loop.body:
             buffer = _written_buffer(item)
             if isinstance(buffer, ast.Attribute) and not varies & {
-                n.id for n in ast.walk(buffer) if isinstance(n, ast.Name)
+                n.id for n in nodes_of(buffer) if isinstance(n, ast.Name)
             }:
                 written.add(ast.unparse(buffer))
             stored: ast.expr | None = None
             if isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Subscript):
-                key = {n.id for n in ast.walk(item.targets[0].slice) if isinstance(n, ast.Name)}
+                key = {n.id for n in nodes_of(item.targets[0].slice) if isinstance(n, ast.Name)}
                 stored = (
                     item.value if key & varies and not isinstance(item.targets[0].slice, ast.Slice) else None
                 )
@@ -411,17 +418,17 @@ def _buffer_methods(module: ModuleIndex) -> dict[str, str]:
         for name, method in index.methods.items():
             written = {
                 ast.unparse(b)
-                for s in ast.walk(method)
+                for s in nodes_of(method)
                 if isinstance(s, ast.stmt)
                 for b in [_written_buffer(s)]
                 if isinstance(b, ast.Attribute)
             }
             locals_ = {
                 s.targets[0].id: s.value
-                for s in ast.walk(method)
+                for s in nodes_of(method)
                 if isinstance(s, ast.Assign) and len(s.targets) == 1 and isinstance(s.targets[0], ast.Name)
             }
-            for item in ast.walk(method):
+            for item in nodes_of(method):
                 if isinstance(item, ast.Return) and item.value is not None:
                     for part in _kept_parts(item.value, locals_):
                         view = _view_of(part)
@@ -454,7 +461,7 @@ def _kept_parts(value: ast.expr, locals_: dict[str, ast.expr]) -> Iterator[ast.e
 
 def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, str]) -> Iterator[Event]:
     """``[builder.build(x) for x in ...]`` where every result is a view of the same buffer."""
-    for item in ast.walk(node):
+    for item in nodes_of(node):
         kept: list[tuple[ast.expr, ast.expr | ast.stmt]] = []
         if isinstance(item, (ast.ListComp, ast.DictComp)) and len(item.generators) == 1:
             target = item.generators[0].target
@@ -471,14 +478,14 @@ def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, st
             ):
                 continue
             if varies is None:
-                varies = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+                varies = {n.id for n in nodes_of(target) if isinstance(n, ast.Name)}
                 if isinstance(item, ast.For):
                     varies |= {
                         n.id
-                        for n in ast.walk(item)
+                        for n in nodes_of(item)
                         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
                     }
-            owner = {n.id for n in ast.walk(call.func.value) if isinstance(n, ast.Name)}
+            owner = {n.id for n in nodes_of(call.func.value) if isinstance(n, ast.Name)}
             if not varies & owner:
                 buffer = builders[call.func.attr]
                 yield Event(
@@ -491,7 +498,7 @@ def _collected_views(module: ModuleIndex, node: Function, builders: dict[str, st
 def _kept_in_round(loop: ast.For) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """What a round of a loop adds to a list or stores under a key of its own."""
     locals_: dict[str, ast.expr] = {}
-    varies = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    varies = {n.id for n in nodes_of(loop.target) if isinstance(n, ast.Name)}
     for item in loop.body:
         if isinstance(item, ast.Assign) and len(item.targets) == 1:
             target = item.targets[0]
@@ -499,7 +506,7 @@ def _kept_in_round(loop: ast.For) -> Iterator[tuple[ast.expr, ast.stmt]]:
                 locals_[target.id] = item.value
                 continue
             if not isinstance(target, ast.Subscript) or not varies & {
-                n.id for n in ast.walk(target.slice) if isinstance(n, ast.Name)
+                n.id for n in nodes_of(target.slice) if isinstance(n, ast.Name)
             }:
                 continue
             stored = item.value
@@ -527,7 +534,7 @@ def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
     parameters = _parameters(node)
     views: dict[str, str] = {}
     builds = re.match(r"_?(build|make|prepare|assemble|create)", node.name) is not None
-    for item in ast.walk(node):
+    for item in nodes_of(node):
         advanced: ast.expr | None = None
         if isinstance(item, ast.AugAssign) and isinstance(item.op, (ast.Add, ast.Sub, ast.Mult)):
             if not isinstance(item.value, (ast.List, ast.Tuple, ast.ListComp)):
@@ -568,7 +575,7 @@ def _self_overwrites(module: ModuleIndex, node: Function) -> Iterator[Event]:
             name = target.value.id
             reads = any(
                 isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == name
-                for n in ast.walk(item.value)
+                for n in nodes_of(item.value)
             )
             if reads:
                 yield Event(
@@ -593,7 +600,7 @@ def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]
             continue
         loads = [
             n
-            for n in ast.walk(module.tree)
+            for n in nodes_of(module.tree)
             if isinstance(n, ast.Name) and n.id == cls.name and isinstance(n.ctx, ast.Load)
         ]
         if any(id(n) not in _accepting(module, cls.name, member) for n in loads):
@@ -607,7 +614,7 @@ def _ignored_attention_types(module: ModuleIndex) -> Iterator[tuple[str, Event]]
                     continue
                 read = any(
                     isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
-                    for n in ast.walk(module.tree)
+                    for n in nodes_of(module.tree)
                 )
                 if not read:
                     yield (
@@ -628,9 +635,9 @@ _MAKES_TENSOR = frozenset(
 def _shared_entries(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tuple[str, Event]]:
     """``[torch.zeros(...)] * n``: one tensor under every index, where each entry is written by itself."""
     assigned: dict[str, list[tuple[Function, ast.Assign]]] = {}
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for item in ast.walk(node):
+            for item in nodes_of(node):
                 if isinstance(item, ast.Assign):
                     for target in item.targets:
                         for part in _parts(target):
@@ -677,7 +684,7 @@ def _new_tensor(value: ast.expr, node: Function) -> bool:
     if isinstance(value, ast.Name):
         made = [
             item.value
-            for item in ast.walk(node)
+            for item in nodes_of(node)
             if isinstance(item, ast.Assign)
             and any(isinstance(p, ast.Name) and p.id == value.id for t in item.targets for p in _parts(t))
         ]
@@ -708,7 +715,7 @@ def _entry_written(scope: ast.AST, name: str, operators: frozenset[str]) -> bool
             node = inner
         return False
 
-    for item in ast.walk(scope):
+    for item in nodes_of(scope):
         if isinstance(item, ast.Assign):
             if any(
                 isinstance(t, ast.Subscript) and picked(t.value)
@@ -736,9 +743,9 @@ def _ignored_strings(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
                 continue
             read = any(
                 isinstance(n, ast.Attribute) and n.attr == attribute and isinstance(n.ctx, ast.Load)
-                for n in ast.walk(module.tree)
+                for n in nodes_of(module.tree)
             )
-            for test in ast.walk(method) if method is not None and not read else ():
+            for test in nodes_of(method) if method is not None and not read else ():
                 # Let in: ``assert x in (...)``, ``if x not in (...): raise``.
                 if not (isinstance(test, (ast.Assert, ast.If)) and isinstance(test.test, ast.Compare)):
                     continue
@@ -747,7 +754,7 @@ def _ignored_strings(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
                 member = next(
                     (
                         n.value
-                        for n in ast.walk(choices)
+                        for n in nodes_of(choices)
                         if isinstance(n, ast.Constant)
                         and isinstance(n.value, str)
                         and _ENCODER_KIND.fullmatch(n.value)
@@ -770,12 +777,12 @@ def _accepting(module: ModuleIndex, enum: str, member: str) -> set[int]:
         parts += [
             a.annotation for a in (*method.args.args, *method.args.kwonlyargs) if a.annotation is not None
         ]
-        for node in ast.walk(method):
+        for node in nodes_of(method):
             if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotIn):
                 allowed = ast.unparse(node.comparators[0])
                 if f"{enum}.{member}" in allowed:
                     parts.append(node)
-        found.update(id(n) for part in parts for n in ast.walk(part))
+        found.update(id(n) for part in parts for n in nodes_of(part))
     return found
 
 
@@ -799,7 +806,7 @@ def _captured_lists(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
         lists = {
             f"self.{target.attr}"
             for method in index.methods.values()
-            for item in ast.walk(method)
+            for item in nodes_of(method)
             if isinstance(item, ast.Assign) and _is_list(item.value)
             for target in item.targets
             if isinstance(target, ast.Attribute) and _LENGTH.fullmatch(target.attr)
@@ -808,20 +815,20 @@ def _captured_lists(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
             ast.unparse(target.value)
             for method in index.methods.values()
             if _calls_method(method, "replay")
-            for item in ast.walk(method)
+            for item in nodes_of(method)
             if isinstance(item, (ast.Assign, ast.AugAssign))
             for target in (item.targets if isinstance(item, ast.Assign) else [item.target])
             if isinstance(target, ast.Subscript)
         }
         for name, method in index.methods.items():
-            for block in ast.walk(method):
+            for block in nodes_of(method):
                 if not isinstance(block, ast.With) or not any(
                     isinstance(i.context_expr, ast.Call)
                     and ast.unparse(i.context_expr.func).endswith("npu.graph")
                     for i in block.items
                 ):
                     continue
-                for call in ast.walk(block):
+                for call in nodes_of(block):
                     if not isinstance(call, ast.Call):
                         continue
                     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
@@ -840,7 +847,7 @@ def _is_list(value: ast.expr) -> bool:
 def _calls_method(node: ast.AST, name: str) -> bool:
     return any(
         isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == name
-        for n in ast.walk(node)
+        for n in nodes_of(node)
     )
 
 
@@ -863,21 +870,21 @@ def _caches_without_dtype(module: ModuleIndex) -> Iterator[tuple[str, Event]]:
                 continue
             kept = {
                 t.attr
-                for item in ast.walk(guard)
+                for item in nodes_of(guard)
                 if isinstance(item, ast.Assign) and _reads(item.value, "dtype")
                 for t in item.targets
                 if isinstance(t, ast.Attribute) and _MASK_ATTRIBUTE.search(t.attr)
             }
-            returned = [item.value for item in ast.walk(method) if isinstance(item, ast.Return)]
+            returned = [item.value for item in nodes_of(method) if isinstance(item, ast.Return)]
             if not kept or not any(
                 isinstance(n, ast.Attribute) and n.attr in kept
                 for v in returned
                 if v is not None
-                for n in ast.walk(v)
+                for n in nodes_of(v)
             ):
                 continue
             asked: dict[str, set[str]] = {}
-            for call in ast.walk(module.tree):
+            for call in nodes_of(module.tree):
                 if (
                     isinstance(call, ast.Call)
                     and isinstance(call.func, ast.Attribute)
@@ -899,7 +906,7 @@ _MASK_ATTRIBUTE = re.compile(r"mask", re.I)
 
 
 def _reads(node: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+    return any(isinstance(n, ast.Name) and n.id == name for n in nodes_of(node))
 
 
 def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iterator[Event]:
@@ -913,7 +920,7 @@ def _unused_mask(module: ModuleIndex, node: Function, calls: list[Call]) -> Iter
     ]
     if not wanting:
         return
-    reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    reads = {n.id for n in nodes_of(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     if "locals" in reads:
         return
     ordinary = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
@@ -945,9 +952,9 @@ def _rebound_output(module: ModuleIndex, node: Function, carriers: frozenset[str
     parameters = sorted(_parameters(node) & _OUTPUT_PARAMETER)
     if not parameters or not _mentions(node, carriers):
         return
-    assigns = [item for item in ast.walk(node) if isinstance(item, ast.Assign)]
+    assigns = [item for item in nodes_of(node) if isinstance(item, ast.Assign)]
     results = _derived(assigns, carriers)
-    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+    returns = [n for n in nodes_of(node) if isinstance(n, ast.Return) and n.value is not None]
     for name in parameters:
         if _is_optional(node, name) or _filled(node, name):
             # An optional buffer is made here when it is missing.
@@ -988,7 +995,7 @@ def _derived(assigns: list[ast.Assign], carriers: frozenset[str]) -> set[str]:
 
 def _filled(node: Function, name: str) -> bool:
     """Whether something is written into a buffer."""
-    for item in ast.walk(node):
+    for item in nodes_of(node):
         if isinstance(item, (ast.Assign, ast.AugAssign)):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             if any(isinstance(t, ast.Subscript) and _base_name(_base(t)) == name for t in targets):
@@ -1003,7 +1010,7 @@ def _filled(node: Function, name: str) -> bool:
                 return True
             if any(
                 k.arg in ("out", "output", "attn_out")
-                and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(k.value))
+                and any(isinstance(n, ast.Name) and n.id == name for n in nodes_of(k.value))
                 for k in item.keywords
             ):
                 return True
@@ -1035,7 +1042,7 @@ def _read_after(node: Function, name: str, rebound: ast.stmt) -> bool:
         and n.id == name
         and isinstance(n.ctx, ast.Load)
         and n.lineno > (rebound.end_lineno or rebound.lineno)
-        for n in ast.walk(node)
+        for n in nodes_of(node)
     )
 
 
@@ -1045,7 +1052,7 @@ def _read_before(node: Function, name: str, rebound: ast.stmt) -> bool:
         and n.id == name
         and isinstance(n.ctx, ast.Load)
         and n.lineno <= rebound.lineno
-        for n in ast.walk(node)
+        for n in nodes_of(node)
     )
 
 

@@ -11,11 +11,21 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from .chunk import Chunk
+from .walk import nodes_of
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 # Methods that change a list or dict, and calls that never change what they are given.
 _MUTATORS = frozenset(
     ("update", "append", "extend", "insert", "setdefault", "pop", "popitem", "clear", "remove", "sort")
+)
+_CODE = (
+    ast.stmt,
+    ast.expr,
+    ast.ExceptHandler,
+    ast.match_case,
+    ast.withitem,
+    ast.keyword,
+    ast.comprehension,
 )
 _HARMLESS = frozenset(
     (
@@ -176,18 +186,7 @@ class ModuleIndex:
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 self._index_statement(node.value, owner, method, me)
             for child in ast.iter_child_nodes(node):
-                if isinstance(
-                    child,
-                    (
-                        ast.stmt,
-                        ast.expr,
-                        ast.ExceptHandler,
-                        ast.match_case,
-                        ast.withitem,
-                        ast.keyword,
-                        ast.comprehension,
-                    ),
-                ):
+                if isinstance(child, _CODE):
                     pending.append((child, owner, method, me))
 
     def _index_statement(self, call: ast.Call, owner: ClassIndex | None, method: str, me: str) -> None:
@@ -224,7 +223,7 @@ class ModuleIndex:
                     index.fields.setdefault(name, []).append(item)
 
     def _index_store(self, target: ast.expr, owner: ClassIndex | None, method: str, me: str) -> None:
-        for node in ast.walk(target):
+        for node in nodes_of(target):
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
                 self._index_change(node, owner, method, me)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -293,4 +292,4 @@ def _targets(node: ast.AST) -> list[ast.expr]:
 
 
 def _names(target: ast.expr) -> list[str]:
-    return [n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return [n.id for n in nodes_of(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -13,11 +14,13 @@ from kvlint.contract.values import Choice, Unknown, Value
 from .module import ModuleIndex
 from .syntax import parameters_of
 from .torchlib import key_of
+from .walk import nodes_of
 
 if TYPE_CHECKING:
     from .core import Core
 
 MAX_REBINDERS = 4
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def slot(module: ModuleIndex, name: str) -> tuple[Hashable, str]:
@@ -61,8 +64,8 @@ def built_once(value: Value, module: ModuleIndex, name: str, function: Any) -> V
         return value
     if not isinstance(function, cst.FunctionDef) or any(True for _ in parameters_of(function)):
         return value
-    setters = list(rebinders(module, name))
-    alone = [node.name for node in setters] == [function.name.value] and _declarations(module, name) == 1
+    setters = _declarations(module).get(name, [])
+    alone = [node.name if node is not None else None for node in setters] == [function.name.value]
     return value.yes if alone and _starts_as_none(module, name) else value
 
 
@@ -72,29 +75,27 @@ def _starts_as_none(module: ModuleIndex, name: str) -> bool:
     return len(values) == 1 and isinstance(values[0], ast.Constant) and values[0].value is None
 
 
-def _declarations(module: ModuleIndex, name: str) -> int:
-    return sum(isinstance(node, ast.Global) and name in node.names for node in ast.walk(module.tree))
-
-
-def rebinders(module: ModuleIndex, name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions at the top of a module that declare the name global."""
-    for node in module.tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _declares(node, name):
-            yield node
-
-
-def _declares(function: ast.AST, name: str) -> bool:
-    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(function))
+@lru_cache(maxsize=4096)
+def _declarations(module: ModuleIndex) -> dict[str, list[Definition | None]]:
+    """Name -> for each ``global`` statement with it, the function at the top of the module around it."""
+    found: dict[str, list[Definition | None]] = {}
+    for statement in module.tree.body if module.global_writes else ():
+        function = statement if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+        for node in nodes_of(statement):
+            if isinstance(node, ast.Global):
+                for name in set(node.names):
+                    found.setdefault(name, []).append(function)
+    return found
 
 
 def rebound(core: Core, module: ModuleIndex, name: str) -> list[Value] | None:
     """What the functions of a module set a variable to; None when not all of that is visible."""
-    found = list(rebinders(module, name))
-    inside = sum(isinstance(n, ast.Global) and name in n.names for f in found for n in ast.walk(f))
-    if not found or len(found) > MAX_REBINDERS or inside != _declarations(module, name):
+    setters = dict.fromkeys(_declarations(module).get(name, ()))
+    if not setters or len(setters) > MAX_REBINDERS or None in setters:
         return None
     values: list[Value] = []
-    for node in found:
+    for node in setters:
+        assert node is not None
         func = core.function(module, node)
         if func is None:
             return None

@@ -6,6 +6,7 @@ import ast
 import re
 
 from .module import ModuleIndex
+from .walk import nodes_of
 
 _EXPECTS = re.compile(r"raises|assert_?raises\w*|expect_?raises\w*|xfail|expected_?failure", re.I)
 _FAILS = frozenset(("fail",))
@@ -27,7 +28,7 @@ def expected_failures(module: ModuleIndex) -> list[Span]:
 class _Finder:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self.functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+        self.functions = [node for node in nodes_of(tree) if isinstance(node, _FUNCTIONS)]
         self.wrappers: set[str] = set()
         self.spans: list[Span] = []
         self._collect()
@@ -41,7 +42,7 @@ class _Finder:
             self._helpers()
 
     def _collect(self) -> None:
-        for node in ast.walk(self.tree):
+        for node in nodes_of(self.tree):
             if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and any(
                 self._is_expecting(decorator) for decorator in node.decorator_list
             ):
@@ -71,17 +72,17 @@ class _Finder:
         return bool(_EXPECTS.fullmatch(name)) or name in self.wrappers
 
     def _expecting_part(self, node: ast.expr) -> bool:
-        return any(isinstance(n, ast.Call) and self._is_expecting(n) for n in ast.walk(node))
+        return any(isinstance(n, ast.Call) and self._is_expecting(n) for n in nodes_of(node))
 
     def _contexts(self, function: Function) -> None:
         names: set[str] = set()
-        for node in ast.walk(function):
+        for node in nodes_of(function):
             if isinstance(node, ast.Assign) and self._expecting_part(node.value):
                 names.update(t.id for t in node.targets if isinstance(t, ast.Name))
         if any(
             _EXPECTS.fullmatch(_last(n))
             for decorator in function.decorator_list
-            for n in ast.walk(decorator)
+            for n in nodes_of(decorator)
             if isinstance(n, (ast.Name, ast.Attribute))
         ):
             # What the test is parametrized with says which case raises.
@@ -90,7 +91,7 @@ class _Finder:
         self._block_contexts(function, names)
 
     def _block_contexts(self, root: ast.AST, names: set[str]) -> None:
-        for node in ast.walk(root):
+        for node in nodes_of(root):
             if isinstance(node, (ast.With, ast.AsyncWith)) and any(
                 self._expecting_part(item.context_expr)
                 or (isinstance(item.context_expr, ast.Name) and item.context_expr.id in names)
@@ -121,7 +122,7 @@ class _Finder:
         given = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
         return any(
             self._inside(node)
-            for node in ast.walk(function)
+            for node in nodes_of(function)
             if isinstance(node, ast.Yield)
             or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in given)
         ) and not any(first <= function.lineno <= last for first, last in self.spans)
@@ -129,7 +130,7 @@ class _Finder:
     def _helpers(self) -> None:
         """Functions that nothing but an expected failure calls."""
         uses: dict[str, list[ast.expr]] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_of(self.tree):
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
                 uses.setdefault(_last(node), []).append(node)
         pending = [node for node in self.functions if node.name in uses and not self._inside(node)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from kvlint.contract.paths import Cond
+from kvlint.contract.paths import Cond, Facts
 from kvlint.contract.values import Sequence, Unknown, Value
 
 from .algebra import conjoined
@@ -33,7 +33,10 @@ class Patterns(Calls):
                 continue
             merged = self.merge(cond, after, last) if holds else self.merge(cond, last, after)
             merged.path = before.path
-            merged.assumed = {c: v for c, v in after.assumed.items() if last.assumed.get(c) == v}
+            shared = [(c, v) for c, v in after.assumed.items() if last.assumed.get(c) == v]
+            # What was answered under the same assumptions before need not be worked out again.
+            known = len(shared) == len(before.assumed) and all(c in before.assumed for c, _ in shared)
+            merged.assumed = before.assumed if known else Facts.of(shared)
             last = merged
         return last
 
@@ -173,7 +176,7 @@ class Patterns(Calls):
     def _capture(self, pattern: cst.MatchPattern, subject: Value, frame: Frame) -> None:
         """Binds the names of a pattern that fits."""
         names: dict[str, Value] = {
-            name: self._captured(name, subject, frame) for name in assigned_names([pattern])
+            name: self._captured(name, subject, frame) for name in assigned_names(pattern)
         }
         whole = pattern.name.value if isinstance(pattern, cst.MatchAs) and pattern.name is not None else None
         if whole is not None:

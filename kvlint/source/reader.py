@@ -31,7 +31,7 @@ from .prefilter import relevant
 from .state import MAX_STEPS, Frame, OutOfBudget, Record, State
 from .torchlib import settled
 from .usage import Usage, is_layer
-from .walk import walk
+from .walk import nodes_of, walk
 
 # How often a function is evaluated again with what its inputs turned out to be.
 ROUNDS = 3
@@ -473,14 +473,14 @@ def _uncopied(value: Value, but: Chunk | None = None) -> Value:
 def _aliases(tree: ast.AST, operators: frozenset[str]) -> frozenset[str]:
     """Names and attributes that the module gives to an operator itself, not to what a call returned."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom):
             found.update(a.asname for a in node.names if a.asname and a.name in operators)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             if not _mentioned(node.value) & operators:
                 continue
-            called = {id(n.func) for n in ast.walk(node.value) if isinstance(n, ast.Call)}
-            if any(id(n) not in called and _named(n) in operators for n in ast.walk(node.value)):
+            called = {id(n.func) for n in nodes_of(node.value) if isinstance(n, ast.Call)}
+            if any(id(n) not in called and _named(n) in operators for n in nodes_of(node.value)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 found.update(_named(t) for t in targets)
     return frozenset(found - {""})
@@ -492,7 +492,7 @@ def _named(node: ast.AST) -> str:
 
 def _mentioned(node: ast.AST) -> frozenset[str]:
     found: set[str] = set()
-    for item in ast.walk(node):
+    for item in nodes_of(node):
         if isinstance(item, ast.Attribute):
             found.add(item.attr)
         elif isinstance(item, ast.Name):

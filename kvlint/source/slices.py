@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
@@ -18,8 +19,7 @@ Mention = str
 def deciding(func: cst.FunctionDef, me: str, name: str) -> list[Any]:
     """The statements of a body that set ``me.name``, and those that set what they read, in order."""
     body = list(body_of(func))
-    given = {param.name.value for param, _ in parameters_of(func)}
-    parts = [(_set_in(statement, me, given), _read_in(statement, me)) for statement in body]
+    parts = _parts(func, me)
     wanted = {f".{name}"}
     chosen: set[int] = set()
     while True:
@@ -30,6 +30,13 @@ def deciding(func: cst.FunctionDef, me: str, name: str) -> list[Any]:
         for index in more:
             wanted |= parts[index][1]
     return [statement for index, statement in enumerate(body) if index in chosen]
+
+
+@lru_cache(maxsize=4096)
+def _parts(func: cst.FunctionDef, me: str) -> list[tuple[set[Mention], set[Mention]]]:
+    """What each statement of a body sets, and what it reads."""
+    given = {param.name.value for param, _ in parameters_of(func)}
+    return [(_set_in(statement, me, given), _read_in(statement, me)) for statement in body_of(func)]
 
 
 def _set_in(statement: cst.CSTNode, me: str, given: set[str]) -> set[Mention]:

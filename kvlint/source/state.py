@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide
+from kvlint.contract.paths import Assumptions, Cond, Facts, decide, extended
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Value,
@@ -50,7 +50,7 @@ class State:
     vars: dict[str, Value] = field(default_factory=dict)
     heap: dict[Hashable, Value] = field(default_factory=dict)
     attrs: dict[tuple[Hashable, str], Value] = field(default_factory=dict)
-    assumed: Assumptions = field(default_factory=dict)
+    assumed: Assumptions = field(default_factory=Facts)
     path: tuple[tuple[Cond, bool], ...] = ()
     """Tests passed since the function was entered."""
     outer: tuple[tuple[Cond, bool], ...] = ()
@@ -69,7 +69,7 @@ class State:
         known = decide(cond, self.assumed)
         if known is not None:
             return self.copy() if known == holds else None
-        assumed = consistent(self.assumed, [(cond, holds)])
+        assumed = extended(self.assumed, cond, holds)
         if assumed is None:
             return None
         result = self.copy()

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
 
+from .walk import children, nodes_of
 
+
+@lru_cache(maxsize=1 << 16)
 def text_of(node: cst.CSTNode) -> str:
     """A node as the source writes it, on one line, cut at 80 characters."""
     text = " ".join(cst.Module(body=[]).code_for_node(node).split())
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@lru_cache(maxsize=1 << 14)
+def evaluated(literal: Any) -> object:
+    """The value of a literal; None for strings that are not all plain. Raises as ``ast.literal_eval``."""
+    return literal.evaluated_value
 
 
 def body_of(node: Any) -> Any:
@@ -107,9 +117,13 @@ def ast_dotted(node: Any) -> str:
     return ".".join(reversed(parts))
 
 
-def mentions(statement: Any, name: str) -> bool:
+def mentions(statement: ast.AST, name: str) -> bool:
+    return name in _names_in(statement)
 
-    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
+
+@lru_cache(maxsize=1 << 14)
+def _names_in(statement: ast.AST) -> frozenset[str]:
+    return frozenset(n.id for n in nodes_of(statement) if isinstance(n, ast.Name))
 
 
 def elements_of(node: Any) -> list[Any]:
@@ -128,10 +142,11 @@ def find_def(body: Iterable[Any], name: str) -> cst.FunctionDef | None:
     return None
 
 
-def assigned_names(nodes: Iterable[Any]) -> set[str]:
+@lru_cache(maxsize=1 << 14)
+def assigned_names(code: cst.CSTNode) -> frozenset[str]:
     """Names a piece of code binds."""
     found: set[str] = set()
-    pending: list[Any] = list(nodes)
+    pending: list[Any] = [code]
     while pending:
         node = pending.pop()
         if isinstance(
@@ -150,8 +165,8 @@ def assigned_names(nodes: Iterable[Any]) -> set[str]:
             found.add(node.rest.value)
         elif isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             continue
-        pending.extend(node.children)
-    return found
+        pending.extend(children(node))
+    return frozenset(found)
 
 
 BINARY: dict[type, str] = {

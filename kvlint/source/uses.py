@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from .module import ModuleIndex
 from .objects import ClassRef
+from .walk import nodes_of
 
 # Calls that a class is handed to without being made.
 _HARMLESS_CALLS = frozenset(("isinstance", "issubclass", "cast", "super", "hasattr", "type", "fields"))
@@ -65,7 +66,7 @@ def uses_of(module: ModuleIndex, names: frozenset[str]) -> Uses:
             continue
         if isinstance(node, ast.ClassDef) and any(last_name(base) in names for base in node.bases):
             uses.subclasses.append(node)
-        for name, value in ast.iter_fields(node):
+        for name, value in vars(node).items():
             if name in ("annotation", "returns"):
                 continue
             for child in value if isinstance(value, list) else (value,):
@@ -122,7 +123,7 @@ def calls_of(
 
 
 def _called_in(node: ast.AST) -> frozenset[str]:
-    calls = (item.func for item in ast.walk(node) if isinstance(item, ast.Call))
+    calls = (item.func for item in nodes_of(node) if isinstance(item, ast.Call))
     return frozenset(last_name(func) for func in calls if not _of_library(func))
 
 
@@ -139,7 +140,7 @@ def mentions_of(module: ModuleIndex, name: str) -> set[int] | None:
     """The lines of the calls of a function by its name; None when it is handed on instead of called."""
     found: set[int] = set()
     called: set[int] = set()
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, ast.Call) and last_name(node.func) == name:
             if not _of_library(node.func):
                 found.add(node.lineno)
@@ -156,22 +157,22 @@ def mentions_of(module: ModuleIndex, name: str) -> set[int] | None:
 def holders_of(module: ModuleIndex, names: set[str]) -> set[str]:
     """The names that hold objects made by calls of ``names``: variables, attributes, loop variables."""
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            if any(isinstance(i, ast.Call) and last_name(i.func) in names for i in ast.walk(node.value)):
+            if any(isinstance(i, ast.Call) and last_name(i.func) in names for i in nodes_of(node.value)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 found.update(last_name(target) for target in targets)
         elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "add_module", "setdefault"):
-            inside = (item for argument in node.args for item in ast.walk(argument))
+            inside = (item for argument in node.args for item in nodes_of(argument))
             made = any(isinstance(item, ast.Call) and last_name(item.func) in names for item in inside)
             if made and isinstance(node.func, ast.Attribute):
                 found.add(last_name(node.func.value))
     found.discard("")
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if not isinstance(node, (ast.For, ast.comprehension)):
             continue
-        if any(last_name(i) in found for i in ast.walk(node.iter)):
-            found.update(last_name(i) for i in ast.walk(node.target) if isinstance(i, ast.Name))
+        if any(last_name(i) in found for i in nodes_of(node.iter)):
+            found.update(last_name(i) for i in nodes_of(node.target) if isinstance(i, ast.Name))
     return found
 
 
@@ -195,7 +196,7 @@ def writers_of(
 
 def _written_in(node: ast.AST) -> dict[str, list[object] | None]:
     found: dict[str, list[object] | None] = {}
-    for item in ast.walk(node):
+    for item in nodes_of(node):
         if isinstance(item, ast.Assign):
             targets = item.targets
         elif isinstance(item, (ast.AnnAssign, ast.AugAssign, ast.For, ast.NamedExpr)):
@@ -210,7 +211,7 @@ def _written_in(node: ast.AST) -> dict[str, list[object] | None]:
             continue
         value = getattr(item, "value", None)
         for target in targets:
-            for part in ast.walk(target):
+            for part in nodes_of(target):
                 if not _is_foreign(part):
                     continue
                 constant = part is target and isinstance(item, (ast.Assign, ast.AnnAssign))

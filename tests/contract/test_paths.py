@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvlint.contract.paths import Assumptions, Cond, consistent, decide, witnessed
+from kvlint.contract.paths import Assumptions, Cond, Facts, consistent, decide, extended, witnessed
 
 VALUES: tuple[object, ...] = (None, *range(-4, 5))
 NUMBERS = range(-4, 5)
@@ -192,3 +192,16 @@ def test_a_test_made_under_another_witnesses_both() -> None:
     assert witnessed([(P, True)], {inner: True})
     assert not witnessed([], {P: False, inner: True})
     assert not witnessed([(P, False)], {inner: True})
+
+
+@given(st.lists(st.tuples(plain, st.booleans()), max_size=5), plain)
+def test_more_facts_leave_what_was_assumed_before_alone(more: list[tuple[Cond, bool]], test: Cond) -> None:
+    facts = Facts()
+    for one, holds in more:
+        before, answer = dict(facts.items()), decide(test, facts)
+        added = extended(facts, one, holds)
+        assert facts == before and decide(test, facts) == answer
+        if added is not None:
+            assert list(added)[: len(before)] == list(before) and decide(one, added) == holds
+            assert decide(test, added) == decide(test, dict(added.items()))
+            facts = added

@@ -142,6 +142,19 @@ class TestPaths:
         assert [note.text for note in verdict.when] == ["a"]
 
 
+@pytest.mark.parametrize(
+    "mask", [MASK, None, either("c", MASK, None), Join((MASK, value_of(None))), either("c", MASK, anything())]
+)
+@pytest.mark.parametrize("mode", [3, either("c", 3, 0), either("d", 3, 0)])
+def test_violations_are_the_same_without_proofs(mask: object, mode: object) -> None:
+    judged = made(sparse_mode=mode, atten_mask=mask)
+    with_proofs, without = (
+        [verdict for verdict in judge(RULE, judged, proofs=proofs) if verdict.outcome is Outcome.VIOLATED]
+        for proofs in (True, False)
+    )
+    assert with_proofs == without
+
+
 def test_verdicts_without_paths_are_kept_as_they_are() -> None:
     class Several(MaskForMode):
         def check(self, call: Call) -> list[Verdict]:  # type: ignore[override]

@@ -60,6 +60,21 @@ class TestSearch:
         found = Corpus(str(tree))
         assert found.replaces("build") and not found.replaces("mask_of")
 
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("library.build = mine", True),
+            ("if x:\n    a.b.build  =mine", True),
+            ("self.build = mine", False),
+            ("self.part.build = mine", False),
+            ("a.build == mine", False),
+            ("x = a.build = mine", False),
+        ],
+    )
+    def test_what_counts_as_a_replacement(self, tmp_path: Path, text: str, expected: bool) -> None:
+        (tmp_path / "a.py").write_text(text)
+        assert Corpus(str(tmp_path)).replaces("build") is expected
+
     @pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_FOLDERS", "MAX_BYTES"])
     def test_a_tree_that_is_too_large_is_not_searched(
         self, tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str
