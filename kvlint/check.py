@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-from .config import Config, ConfigError, Flags
+from .config import Config, ConfigError, Flags, show
 from .discovery import Candidate, discover, excluded_above
 from .report.model import Problem, Result
+from .source.disk import Disk
 from .source.prefilter import relevant
 
 TYPE_CHECKING = False
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kvlint.contract.rule import Rule
 
     from .analysis import MakeReader, Session
+    from .cache import Cache
     from .options import Values
 
 
@@ -57,6 +59,25 @@ def _main(values: Values, out: TextIO) -> int:
 
     write(result, values, out, sys.stderr)
     return exit_code(result, bool(values["exit_zero"]))
+
+
+def clean(paths: Sequence[str], folder: str | None) -> int:
+    """Removes the caches of runs over the paths, and returns the exit code."""
+    from .cache import folder_for, remove
+    from .options import defaults
+
+    cwd = os.getcwd()
+    values = {**defaults(), "cache_dir": folder}
+    try:
+        config = Config(Flags(values, cwd))
+        found = {folder_for(values, config, os.path.normpath(os.path.join(cwd, path))) for path in paths}
+        for item in sorted(found):
+            if remove(item):
+                print(f"Removed {show(item, cwd)}")
+    except ConfigError as error:
+        print(f"kvlint: error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def exit_code(result: Result, exit_zero: bool = False) -> int:
@@ -96,53 +117,108 @@ def run(
     """Checks the files. ``rules`` and ``project`` replace the real ones in tests."""
     result = Result()
     session: Session | None = None
+    folders = [os.path.join(cwd, path) for path in _paths(values) if os.path.isdir(os.path.join(cwd, path))]
+    cache = None if rules is not None or project is not None else _cache(items, values, config, cwd, folders)
+    disk = cache.disk if cache is not None else Disk()
 
     def start() -> Session:
         from .analysis import Session
+        from .source.corpus import Corpora
 
         kept = {"undecided"} if values["undecided"] else set()
         if values["coverage"]:
             kept = {"proved", "violated", "undecided"}
-        debug = bool(os.environ.get("KVLINT_DEBUG"))
-        folders = [
-            os.path.join(cwd, path) for path in _paths(values) if os.path.isdir(os.path.join(cwd, path))
-        ]
         return Session(
-            result, cwd, rules=rules, project=project, keep=frozenset(kept), folders=folders, debug=debug
+            result,
+            cwd,
+            rules=rules,
+            project=project,
+            keep=frozenset(kept),
+            corpora=cache.corpora if cache is not None else Corpora(folders, disk),
+            roots=cache.roots if cache is not None else None,
+            debug=bool(os.environ.get("KVLINT_DEBUG")),
         )
 
     flags = config.flags
     if any(flags.layer.selectors()) or flags.per_file_ignores or flags.torch_npu:
         # What the user has just typed is wrong or right whether or not there is a file to use it on.
-        session = start()
-        session.validate(config.default)
-    for item in items:
-        result.files += 1
-        try:
-            source = sys.stdin.buffer.read() if item.piped else _read(item.path)
-        except OSError as error:
-            result.problems.append(Problem("read", item.shown, 0, f"cannot be read: {error.strerror}"))
-            continue
-        wanted = _worth_it(source)
-        if not wanted and not _mentions_us(source):
-            continue
-        if session is None:
+        if cache is None or not cache.accepts(config.default):
             session = start()
-        session.check(item, source, wanted)
+            session.validate(config.default)
+            if cache is not None:
+                cache.accepted(config.default)
+    if cache is not None and cache.worth_loading(items):
+        cache.load()
+    try:
+        for item in items:
+            result.files += 1
+            found = cache.recall(item) if cache is not None else None
+            if found is None:
+                try:
+                    source = _source(item, disk)
+                except OSError as error:
+                    problem = Problem("read", item.shown, 0, f"cannot be read: {error.strerror}")
+                    result.problems.append(problem)
+                    continue
+                wanted = _worth_it(source)
+                if not wanted and not _mentions_us(source):
+                    if cache is not None:
+                        cache.plain(item.path)
+                    continue
+                if cache is not None and not cache.loaded:
+                    cache.load()
+                    found = cache.recall(item)
+            if found is None:
+                if session is None:
+                    session = start()
+                found = _checked(session, item, source, wanted, cache)
+            result.add(found)
+    finally:
+        if cache is not None:
+            cache.save()
     result.findings.sort(key=lambda finding: (finding.spot.key, finding.code, finding.message))
     result.obligations.sort(key=lambda item: (item.spot.key, item.code))
     return result
+
+
+# What a variable says to switch nothing on.
+_OFF = ("", "0", "false", "no", "off")
+
+
+def _source(item: Candidate, disk: Disk) -> bytes:
+    return sys.stdin.buffer.read() if item.piped else disk.peek(item.path)
+
+
+def _checked(
+    session: Session, item: Candidate, source: bytes, wanted: bool, cache: Cache | None
+) -> Result:
+    """What is found in one file."""
+    result = session.result = Result()
+    trace = cache.trace() if cache is not None else None
+    session.check(item, source, wanted)
+    if cache is not None and trace is not None:
+        cache.keep(item, source, trace, result)
+    return result
+
+
+def _cache(
+    items: Sequence[Candidate], values: Values, config: Config, cwd: str, folders: Sequence[str]
+) -> Cache | None:
+    """What earlier runs found; None when it is not wanted, or cannot help."""
+    # It keeps findings alone.
+    if values["coverage"] or values["undecided"] or any(item.piped for item in items):
+        return None
+    if values["no_cache"] or os.environ.get("KVLINT_NO_CACHE", "").lower() not in _OFF:
+        return None
+    from .cache import Cache, folder_for
+
+    return Cache(folder_for(values, config, os.path.normpath(os.path.join(cwd, _paths(values)[0]))), cwd, folders)
 
 
 def _paths(values: Values) -> list[str]:
     paths = values["paths"]
     assert isinstance(paths, list)
     return paths or ["."]
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", 0) as file:
-        return file.read()
 
 
 # Every operator name of the catalogue contains one of these (a test keeps it so). Most files have none of
