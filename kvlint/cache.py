@@ -8,6 +8,7 @@ exactly what was written counts as none.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -64,11 +65,13 @@ class Cache:
         folder: where it is kept.
         cwd: what shown paths are relative to.
         named: the folders that the user asked to check.
+        disk: the run's view of the file system.
     """
 
-    def __init__(self, folder: str, cwd: str, named: Sequence[str]) -> None:
+    def __init__(self, folder: str, cwd: str, named: Sequence[str], disk: Disk) -> None:
         self.folder = folder
-        self.disk = Disk({})
+        self.disk = disk
+        disk.known = {}
         self.roots = Roots()
         self._cwd = cwd
         self._named = named
@@ -156,7 +159,9 @@ class Cache:
         if any(corpora.top(folder) != top for folder, top in entry["tops"].items()):
             return False
         locator = self._locator(self.roots.of(item.path, item.settings))
-        if any(locator.locate(folder, name, level) != found for folder, name, level, found in entry["imports"]):
+        if any(
+            locator.locate(folder, name, level) != found for folder, name, level, found in entry["imports"]
+        ):
             return False
         for top, searches in entry["searches"].items():
             corpus = corpora.below(top)
@@ -276,10 +281,10 @@ class Cache:
         for top, corpus in self.corpora.known().items():
             if corpus.news and top in asked:
                 self._write_answers(top, corpus, asked[top])
-        kept = {os.path.basename(self._answers_file(top)) for top in asked} | {os.path.basename(self._main)}
+        kept = {os.path.basename(self._answers_file(top)) for top in asked}
         _replace(self._main, header.encode("ascii") + body)
         for name in os.listdir(self._versioned):
-            if name.startswith("searches-") and name not in kept:
+            if name.startswith("searches-") and name not in kept and not name.endswith(".new"):
                 os.unlink(os.path.join(self._versioned, name))
 
     def _current_rows(self) -> dict[str, list[Any]]:
@@ -364,8 +369,7 @@ def remove(folder: str) -> bool:
         if _is_ours(path):
             found = True
             for inner in os.listdir(path):
-                if inner.startswith(("findings", "searches-")):
-                    os.unlink(os.path.join(path, inner))
+                os.unlink(os.path.join(path, inner))
             _remove_empty(path)
         elif name == "CACHEDIR.TAG" and _read(path) == _TAG.encode():
             found = True
@@ -378,14 +382,20 @@ def remove(folder: str) -> bool:
 
 
 def _is_ours(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "findings")) and not os.path.islink(folder)
+    """Whether a folder is one for a version, with nothing else in it."""
+    name = os.path.basename(folder)
+    if not (name[:1].isdigit() and "-" in name and os.path.isdir(folder)) or os.path.islink(folder):
+        return False
+    names = os.listdir(folder)
+    return bool(names) and all(
+        name.startswith(("findings", "searches-")) and os.path.isfile(os.path.join(folder, name))
+        for name in names
+    )
 
 
 def _remove_empty(folder: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(folder)
-    except OSError:
-        pass
 
 
 def _read(path: str) -> bytes:
@@ -418,7 +428,10 @@ def _digest(value: object) -> str:
 def _selections(settings: Settings) -> object:
     """What is validated before a file is checked."""
     return (
-        [(list(layer.select or ()), layer.select is None, list(layer.extend), list(layer.ignore)) for layer in settings.layers],
+        [
+            (list(layer.select or ()), layer.select is None, list(layer.extend), list(layer.ignore))
+            for layer in settings.layers
+        ],
         [list(rules) for _, rules in settings.per_file_ignores],
         settings.torch_npu,
     )
@@ -541,8 +554,22 @@ def _unpacked(data: dict[str, Any], shown: str, cwd: str) -> Result:
     result.suppressed = data["suppressed"]
     result.problems = [Problem(kind, shown, line, message) for kind, line, message in data["problems"]]
     for plain, place, lists in data["findings"]:
-        texts = dict(zip(_PLAIN_FIELDS, plain, strict=True))
-        notes = dict(zip(_STEP_FIELDS, map(steps, lists), strict=True))
-        main = [texts.pop(name) for name in _PLAIN_FIELDS[:6]]
-        result.findings.append(Finding(*main, spot(place), **texts, **notes))
+        code, name, severity, confidence, message, fix, operator, excerpt = plain
+        notes, when, via = map(steps, lists)
+        result.findings.append(
+            Finding(
+                code,
+                name,
+                severity,
+                confidence,
+                message,
+                fix,
+                spot(place),
+                operator=operator,
+                steps=notes,
+                when=when,
+                via=via,
+                excerpt=excerpt,
+            )
+        )
     return result

@@ -49,11 +49,12 @@ def _main(values: Values, out: TextIO) -> int:
     if values["show_settings"]:
         return _show_settings(values, config, cwd, out)
     unread: list[Problem] = []
-    items = candidates(values, config, cwd, unread)
+    disk = Disk()
+    items = candidates(values, config, cwd, unread, disk)
     if values["show_files"]:
         out.writelines(f"{item.shown}\n" for item in items)
         return 0
-    result = run(items, values, config, cwd)
+    result = run(items, values, config, cwd, disk=disk)
     result.problems[:0] = unread
     from .report.write import write
 
@@ -87,7 +88,9 @@ def exit_code(result: Result, exit_zero: bool = False) -> int:
     return int(bool(result.findings or result.problems) and not exit_zero)
 
 
-def candidates(values: Values, config: Config, cwd: str, unread: list[Problem]) -> list[Candidate]:
+def candidates(
+    values: Values, config: Config, cwd: str, unread: list[Problem], disk: Disk | None = None
+) -> list[Candidate]:
     """The files that the command line names; standard input is one without a file.
 
     Folders that cannot be listed are added to ``unread``.
@@ -102,7 +105,7 @@ def candidates(values: Values, config: Config, cwd: str, unread: list[Problem]) 
         return [Candidate(path, str(name) if name else "<stdin>", settings, piped=True)]
     if "-" in paths:
         raise ConfigError("- (standard input) must be the only path")
-    return discover(paths, config, cwd, unread)
+    return discover(paths, config, cwd, unread, disk)
 
 
 def run(
@@ -113,13 +116,14 @@ def run(
     *,
     rules: Sequence[Rule] | None = None,
     project: MakeReader | None = None,
+    disk: Disk | None = None,
 ) -> Result:
     """Checks the files. ``rules`` and ``project`` replace the real ones in tests."""
+    disk = disk or Disk()
     result = Result()
     session: Session | None = None
     folders = [os.path.join(cwd, path) for path in _paths(values) if os.path.isdir(os.path.join(cwd, path))]
-    cache = None if rules is not None or project is not None else _cache(items, values, config, cwd, folders)
-    disk = cache.disk if cache is not None else Disk()
+    cache = _cache(items, values, config, disk, folders) if rules is None and project is None else None
 
     def start() -> Session:
         from .analysis import Session
@@ -140,13 +144,13 @@ def run(
         )
 
     flags = config.flags
-    if any(flags.layer.selectors()) or flags.per_file_ignores or flags.torch_npu:
+    typed = any(flags.layer.selectors()) or flags.per_file_ignores or flags.torch_npu
+    if typed and (cache is None or not cache.accepts(config.default)):
         # What the user has just typed is wrong or right whether or not there is a file to use it on.
-        if cache is None or not cache.accepts(config.default):
-            session = start()
-            session.validate(config.default)
-            if cache is not None:
-                cache.accepted(config.default)
+        session = start()
+        session.validate(config.default)
+        if cache is not None:
+            cache.accepted(config.default)
     if cache is not None and cache.worth_loading(items):
         cache.load()
     try:
@@ -189,9 +193,7 @@ def _source(item: Candidate, disk: Disk) -> bytes:
     return sys.stdin.buffer.read() if item.piped else disk.peek(item.path)
 
 
-def _checked(
-    session: Session, item: Candidate, source: bytes, wanted: bool, cache: Cache | None
-) -> Result:
+def _checked(session: Session, item: Candidate, source: bytes, wanted: bool, cache: Cache | None) -> Result:
     """What is found in one file."""
     result = session.result = Result()
     trace = cache.trace() if cache is not None else None
@@ -202,7 +204,7 @@ def _checked(
 
 
 def _cache(
-    items: Sequence[Candidate], values: Values, config: Config, cwd: str, folders: Sequence[str]
+    items: Sequence[Candidate], values: Values, config: Config, disk: Disk, folders: Sequence[str]
 ) -> Cache | None:
     """What earlier runs found; None when it is not wanted, or cannot help."""
     # It keeps findings alone.
@@ -212,7 +214,9 @@ def _cache(
         return None
     from .cache import Cache, folder_for
 
-    return Cache(folder_for(values, config, os.path.normpath(os.path.join(cwd, _paths(values)[0]))), cwd, folders)
+    cwd = config.flags.cwd
+    start = os.path.normpath(os.path.join(cwd, _paths(values)[0]))
+    return Cache(folder_for(values, config, start), cwd, folders, disk)
 
 
 def _paths(values: Values) -> list[str]:

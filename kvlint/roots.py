@@ -60,7 +60,9 @@ class Roots:
 def project_around(folder: str) -> str | None:
     """The nearest folder, from here upwards, that is marked as a project."""
     while True:
-        if any(os.path.lexists(os.path.join(folder, name)) for name in ("pyproject.toml", "setup.py", ".git")):
+        if any(
+            os.path.lexists(os.path.join(folder, name)) for name in ("pyproject.toml", "setup.py", ".git")
+        ):
             return folder
         above = os.path.dirname(folder)
         if above == folder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from .disk import Disk, Trace, digest_of_lines
+from .disk import Disk, Question, Trace, digest_of_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ MAX_FOLDERS = 20_000
 MAX_FILES = 12_000
 MAX_BYTES = 200_000_000
 MAX_FILE_BYTES = 2_000_000
-
-# A kind of search and the names that are searched for.
-Question = tuple[str, ...]
 
 
 class Searched:
@@ -60,6 +57,7 @@ class Corpus:
         self._earlier = earlier
         self._listed: tuple[list[str], bool] | None = None
         self._digests: dict[str, str] | None = None
+        self._state = ""
         self._texts: dict[str, bytes] | None = None
         self._tables: dict[str, dict[bytes, list[str]]] = {}
 
@@ -141,8 +139,10 @@ class Corpus:
 
     def state(self) -> str:
         """A short name for the tree and all that is in it."""
-        lines = [f"{path}\n{digest}" for path, digest in self.digests().items()]
-        return digest_of_lines([str(self._list()[1]), *lines])
+        if not self._state:
+            lines = [f"{path}\n{digest}" for path, digest in self.digests().items()]
+            self._state = digest_of_lines([str(self._list()[1]), *lines])
+        return self._state
 
     def _resume(self, earlier: Searched) -> None:
         """Takes over the answers of an earlier run, brought up to date by the files that have changed."""
@@ -152,7 +152,9 @@ class Corpus:
         gone = {path for path in then if path not in now}
         self.news = bool(changed or gone)
         texts = {path: self._disk.read(path) for path in changed}
-        tables = {kind: {path: set(find(text)) for path, text in texts.items()} for kind, find in _TABLES.items()}
+        tables = {
+            kind: {path: set(find(text)) for path, text in texts.items()} for kind, find in _TABLES.items()
+        }
         order = {path: index for index, path in enumerate(now)}
         for question, found in earlier.answers.items():
             kind, *names = question
@@ -274,7 +276,10 @@ def _bases(text: bytes) -> Iterator[bytes]:
             yield base.split(b"[")[0].rsplit(b".", 1)[-1].strip()
 
 
-_TABLES: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {"deriving": _bases, "replacing": _ASSIGNED.findall}
+_TABLES: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
+    "deriving": _bases,
+    "replacing": _ASSIGNED.findall,
+}
 
 
 class Corpora:
@@ -297,6 +302,7 @@ class Corpora:
         """Absolute path -> what is in the file, for every project of the run."""
         self._named = tuple(os.path.abspath(folder) for folder in named)
         self._tops: dict[str, str | None] = {}
+        self._marked: dict[str, bool] = {}
         self._found: dict[str, Corpus] = {}
         self._earlier = earlier
         self._trace: Trace | None = None
@@ -323,7 +329,7 @@ class Corpora:
     def top(self, folder: str) -> str | None:
         """The folder of the project that the files in a folder belong to."""
         if folder not in self._tops:
-            self._tops[folder] = _top_of(folder, self._named)
+            self._tops[folder] = self._top_of(folder)
         return self._tops[folder]
 
     def known(self) -> Mapping[str, Corpus]:
@@ -338,22 +344,30 @@ class Corpora:
             found.trace = self._trace
         return found
 
+    def _top_of(self, folder: str) -> str | None:
+        """The top is marked as a project, or named on the command line, or that of a package."""
+        current = folder
+        for _ in range(12):
+            if self._is_marked(current):
+                return current
+            above = os.path.dirname(current)
+            if above == current:
+                break
+            current = above
+        named = [
+            top for top in self._named if folder == top or folder.startswith(top.rstrip(os.sep) + os.sep)
+        ]
+        if named:
+            return min(named, key=len)
+        if not os.path.isfile(os.path.join(folder, "__init__.py")):
+            return None
+        while os.path.isfile(os.path.join(folder, "__init__.py")):
+            folder = os.path.dirname(folder)
+        return folder
 
-def _top_of(folder: str, named: tuple[str, ...]) -> str | None:
-    """The folder of the project a file belongs to: marked as one, or named on the command line."""
-    current = folder
-    for _ in range(12):
-        if any(os.path.lexists(os.path.join(current, mark)) for mark in _TOP_MARKS):
-            return current
-        above = os.path.dirname(current)
-        if above == current:
-            break
-        current = above
-    around = [top for top in named if folder == top or folder.startswith(top.rstrip(os.sep) + os.sep)]
-    if around:
-        return min(around, key=len)
-    if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        return None
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder = os.path.dirname(folder)
-    return folder
+    def _is_marked(self, folder: str) -> bool:
+        found = self._marked.get(folder)
+        if found is None:
+            found = any(os.path.lexists(os.path.join(folder, mark)) for mark in _TOP_MARKS)
+            self._marked[folder] = found
+        return found

@@ -17,15 +17,18 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 # Size, modification and change time in nanoseconds, inode.
 Signature = tuple[int, int, int, int]
+# A kind of search through all files, and the names that are searched for.
+Question = tuple[str, ...]
 # A time stamp this near to the moment of reading may be that of a later change, too.
 TICK = 2_000_000_000
 # A longer file is no source that anybody wrote; its text is never looked at.
 MAX_BYTES = 4_000_000
 LARGE = "large"
+_TOP_MARKS = (".git", "pyproject.toml", "setup.py")
 
 
 def digest_of(data: bytes) -> str:
@@ -56,7 +59,9 @@ class Disk:
         """Path -> when it was read."""
         self._signatures: dict[str, Signature | None] = {}
         self._folders: dict[str, list[os.DirEntry[str]]] = {}
-        self._kinds: dict[str, bool] = {}
+        self._are_files: dict[str, bool] = {}
+        self._are_folders: dict[str, bool] = {}
+        self._are_tops: dict[str, bool] = {}
 
     def scan(self, folder: str) -> list[os.DirEntry[str]]:
         """What is in a folder. Raises OSError when it cannot be listed."""
@@ -68,9 +73,24 @@ class Disk:
 
     def is_file(self, path: str) -> bool:
         """Whether there is a file of that name."""
-        found = self._kinds.get(path)
+        found = self._are_files.get(path)
         if found is None:
-            found = self._kinds[path] = os.path.isfile(path)
+            found = self._are_files[path] = os.path.isfile(path)
+        return found
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder of that name."""
+        found = self._are_folders.get(path)
+        if found is None:
+            found = self._are_folders[path] = os.path.isdir(path)
+        return found
+
+    def is_top(self, folder: str) -> bool:
+        """Whether absolute imports start no further up than in this folder."""
+        found = self._are_tops.get(folder)
+        if found is None:
+            found = any(os.path.exists(os.path.join(folder, mark)) for mark in _TOP_MARKS)
+            self._are_tops[folder] = found
         return found
 
     def signature(self, path: str) -> Signature | None:
@@ -162,5 +182,5 @@ class Trace:
         """(Folder, dotted name, level) -> the file that was found."""
         self.tops: dict[str, str | None] = {}
         """Folder -> top of its project."""
-        self.asked: set[tuple[str, Hashable]] = set()
+        self.asked: set[tuple[str, Question]] = set()
         """(Top, question) of the searches through all files."""

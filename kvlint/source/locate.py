@@ -65,15 +65,21 @@ class Locator:
         return self._found[key]
 
     def _search(self, folder: str, dotted: str, level: int) -> str | None:
-        tail = dotted.replace(".", os.sep)
+        sep = os.sep
+        tail = dotted.replace(".", sep)
         if level:
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
             return self._module_file(os.path.join(folder, tail) if tail else folder)
         if not tail:
             return None
+        package, inside, _ = tail.partition(sep)
         for base in (*self._folders_above(folder), *self._roots):
-            found = self._module_file(os.path.join(base, tail))
+            start = base if base.endswith(sep) else base + sep
+            # Most bases do not even have the package.
+            if inside and not self._disk.is_folder(start + package):
+                continue
+            found = self._module_file(start + tail)
             if found is not None:
                 return found
         return None
@@ -85,9 +91,7 @@ class Locator:
             current = folder
             for _ in range(12):
                 parent = os.path.dirname(current)
-                if parent == current or any(
-                    os.path.exists(os.path.join(current, m)) for m in (".git", "pyproject.toml", "setup.py")
-                ):
+                if parent == current or self._disk.is_top(current):
                     break
                 current = parent
                 found.append(current)
@@ -95,7 +99,7 @@ class Locator:
         return self._above[folder]
 
     def _module_file(self, base: str) -> str | None:
-        for candidate in (f"{base}.py", os.path.join(base, "__init__.py")):
+        for candidate in (f"{base}.py", f"{base}{os.sep}__init__.py"):
             if self._disk.is_file(candidate):
                 return candidate
         return None

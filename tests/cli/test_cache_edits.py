@@ -53,7 +53,11 @@ class Edits:
         self.gone: dict[Path, bytes] = {}
 
     def some_file(self) -> Path:
-        return self.chance.choice(sorted(path for path in self.top.rglob("*.py") if path.is_file()))
+        files = sorted(path for path in self.top.rglob("*.py") if path.is_file())
+        if not files:
+            project(self.top, self.chance)
+            return self.some_file()
+        return self.chance.choice(files)
 
     def some_folder(self) -> Path:
         folders = [path for path in self.top.rglob("*") if path.is_dir() and ".kvlint_cache" not in str(path)]
@@ -101,7 +105,8 @@ class Edits:
 
     def rename(self) -> None:
         path = self.some_file()
-        path.rename(path.with_name(self.chance.choice(("op.py", "use.py", "other.py", "model.py", "test_x.py"))))
+        names = ("op.py", "use.py", "other.py", "model.py", "test_x.py")
+        path.rename(path.with_name(self.chance.choice(names)))
 
     def swap(self) -> None:
         first, second = self.some_file(), self.some_file()
@@ -119,7 +124,8 @@ class Edits:
             path.touch()
 
     def settings(self) -> None:
-        text = self.chance.choice(("", "[tool.kvlint]\nignore = ['KV203']\n", "[tool.kvlint]\nsrc = ['a', 'b']\n"))
+        texts = ("", "[tool.kvlint]\nignore = ['KV203']\n", "[tool.kvlint]\nsrc = ['a', 'b']\n")
+        text = self.chance.choice(texts)
         (self.some_folder() / "pyproject.toml").write_text(text)
 
     def shadow(self) -> None:
@@ -149,8 +155,8 @@ class Edits:
     def any(self) -> Callable[[], None]:
         edits = (
             self.mask, self.mask, self.same_size, self.same_size, self.line, self.line, self.undo_line,
-            self.touch, self.delete, self.restore, self.rename, self.swap, self.mark, self.settings, self.shadow,
-            self.link, self.damage,
+            self.touch, self.delete, self.restore, self.rename, self.swap, self.mark, self.settings,
+            self.shadow, self.link, self.damage,
         )  # fmt: skip
         return self.chance.choice(edits)
 
@@ -179,7 +185,7 @@ def test_what_is_found_is_what_a_run_without_the_cache_finds(
     monkeypatch.setattr("kvlint.source.disk.TICK", chance.choice((TICK, 10_000_000)))
     def ran(*words: str) -> tuple[object, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["check", "--output-format", "json", "--config", f"cache-dir={tmp_path}/.kvlint_cache", *words])
+            main(["check", "--output-format", "json", "--cache-dir", str(tmp_path / ".kvlint_cache"), *words])
         return ended.value.code, *capsys.readouterr()
 
     for _ in range(STEPS):
