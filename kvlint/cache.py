@@ -14,6 +14,7 @@ import sys
 
 from . import __version__
 from .config import show
+from .globs import relative
 from .report.model import Finding, Problem, Result, Spot, Step
 from .roots import Roots, project_around
 from .source.disk import LARGE, Disk, Trace, digest_of, digest_of_lines
@@ -50,12 +51,17 @@ def folder_for(values: Values, config: Config, start: str) -> str:
     given = values["cache_dir"] or os.environ.get("KVLINT_CACHE_DIR")
     if given:
         return os.path.normpath(os.path.join(cwd, str(given)))
-    folder = start if os.path.isdir(start) else os.path.dirname(start)
-    settings = config.of(folder)
-    if settings.cache_dir:
-        return os.path.normpath(os.path.join(settings.base, os.path.expanduser(settings.cache_dir)))
-    base = settings.base if settings.source is not None else project_around(folder) or cwd
-    return os.path.join(base, FOLDER)
+    # The same one for all parts of the project that the run starts in.
+    folders = [cwd] if relative(start, cwd) is not None else []
+    folders.append(start if os.path.isdir(start) else os.path.dirname(start))
+    for folder in folders:
+        settings = config.of(folder)
+        if settings.cache_dir:
+            return os.path.normpath(os.path.join(settings.base, os.path.expanduser(settings.cache_dir)))
+        base = settings.base if settings.source is not None else project_around(folder)
+        if base is not None:
+            return os.path.join(base, FOLDER)
+    return os.path.join(cwd, FOLDER)
 
 
 class Cache:
@@ -76,6 +82,9 @@ class Cache:
         self._cwd = cwd
         self._named = named
         self.loaded = False
+        self._usable = True
+        self._found = ""
+        self._kept: set[str] = set()
         self._kvlint: tuple[str, str] = ("", "")
         self._rows: dict[str, list[Any]] = {}
         self._entries: dict[str, list[list[Any]]] = {}
@@ -123,19 +132,19 @@ class Cache:
         if variants is None:
             return None
         key = self._key(item)
-        for variant in variants:
-            try:
-                if variant[0] == key:
-                    if not self._holds(item, variant[1]):
-                        return None
-                    if variant is not variants[0]:
-                        variants.remove(variant)
-                        variants.insert(0, variant)
-                        self._dirty = True
-                    return _unpacked(variant[1]["result"], item.shown, self._cwd)
-            except _WRONG:
-                break
-        return None
+        variant = next((variant for variant in variants if variant[0] == key), None)
+        try:
+            if variant is None or not self._holds(item, variant[1]):
+                return None
+            result = _unpacked(variant[1]["result"], item.shown, self._cwd)
+        except _WRONG:
+            return None
+        if variant is not variants[0]:
+            # The one that was wanted last is dropped last.
+            variants.remove(variant)
+            variants.insert(0, variant)
+            self._dirty = True
+        return result
 
     def _key(self, item: Candidate) -> str:
         """What the answer depends on besides files."""
@@ -215,6 +224,7 @@ class Cache:
         key = self._key(item)
         others = [variant for variant in self._entries.get(item.path, ()) if variant[0] != key]
         self._entries[item.path] = [[key, entry], *others[: MAX_VARIANTS - 1]]
+        self._kept.add(item.path)
         self._dirty = True
 
     # The files of the cache.
@@ -233,10 +243,16 @@ class Cache:
             return
         self.loaded = True
         data = _read(self._main)
+        self._found = digest_of(data)
         header, _, body = data.partition(b"\n")
         words = header.decode("ascii", "replace").split(" ")
         known = (words[2], words[3]) if len(words) == 5 else ("", "")
-        self._kvlint = _kvlint(known)
+        try:
+            self._kvlint = _kvlint(known)
+        except OSError:
+            # Inside an archive, perhaps: what cannot be told apart is not remembered.
+            self._usable = False
+            return
         if words[:2] != ["kvlint", FORMAT] or self._kvlint[1] != known[1] or words[4] != digest_of(body):
             return
         # The same code, copied anew.
@@ -246,7 +262,7 @@ class Cache:
         try:
             document = json.loads(body)
             rows, entries, accepted = (dict(document[key]) for key in ("files", "entries", "accepted"))
-            if not all(len(row) == 6 for row in rows.values()):
+            if not _right(rows, entries):
                 return
         except _WRONG:
             return
@@ -255,7 +271,7 @@ class Cache:
 
     def save(self) -> None:
         """Writes what is new; a folder that cannot be written to is left alone."""
-        if not self.loaded or self.disk.torn or not (self._dirty or self.disk.read_at):
+        if not self.loaded or not self._usable or self.disk.torn or not (self._dirty or self.disk.read_at):
             return
         try:
             rows = self._current_rows()
@@ -267,11 +283,15 @@ class Cache:
     def _write_all(self, rows: dict[str, list[Any]]) -> None:
         import json
 
+        self._merge(rows)
         looked_at = self.disk.signature
         rows = {path: row for path, row in rows.items() if looked_at(path) is not None}
         entries = {path: held for path, held in self._entries.items() if looked_at(path) is not None}
         if not entries and not os.path.isfile(self._main):
             # Nothing in it would save more than it costs to write.
+            return
+        if _kvlint(self._kvlint) != self._kvlint:
+            # It was edited or replaced meanwhile: which of the two has answered is not known.
             return
         document = {"files": rows, "accepted": self._accepted, "entries": entries}
         body = json.dumps(document, separators=(",", ":")).encode("ascii")
@@ -286,6 +306,18 @@ class Cache:
         for name in os.listdir(self._versioned):
             if name.startswith("searches-") and name not in kept and not name.endswith(".new"):
                 os.unlink(os.path.join(self._versioned, name))
+
+    def _merge(self, rows: dict[str, list[Any]]) -> None:
+        """Adds what another run has written since this one began."""
+        if digest_of(_read(self._main)) == self._found:
+            return
+        other = Cache(self.folder, self._cwd, (), Disk())
+        other.load()
+        for path, row in other._rows.items():
+            rows.setdefault(path, row)
+        for path, variants in other._entries.items():
+            if path not in self._kept:
+                self._entries[path] = variants
 
     def _current_rows(self) -> dict[str, list[Any]]:
         """What is known of every file, by this run and the earlier ones."""
@@ -355,6 +387,16 @@ class Cache:
         body = json.dumps(document, separators=(",", ":")).encode("ascii")
         header = f"kvlint {FORMAT} {self._kvlint[1]} {digest_of(body)}\n"
         _replace(self._answers_file(top), header.encode() + body)
+
+
+def _right(rows: dict[str, Any], entries: dict[str, Any]) -> bool:
+    """Whether data from a file have the form that the rest relies on."""
+    return all(type(row) is list and len(row) == 6 for row in rows.values()) and all(
+        type(variants) is list
+        and variants
+        and all(type(item) is list and len(item) == 2 and type(item[1]) is dict for item in variants)
+        for variants in entries.values()
+    )
 
 
 def remove(folder: str) -> bool:

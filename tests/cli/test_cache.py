@@ -14,7 +14,7 @@ from cli.test_startup import COSTLY, FOR_OPERATORS, HEAVY, found, imported
 
 from kvlint import analysis
 from kvlint.__main__ import main
-from kvlint.cache import FOLDER
+from kvlint.cache import FOLDER, Cache
 
 OP = "import torch, torch_npu\n"
 INVERTED = "torch.tril(torch.ones(2048, 2048, dtype=torch.bool))"
@@ -247,6 +247,14 @@ class TestFiles:
         assert place.files
         assert os.listdir() == []
 
+    def test_the_parts_of_a_project_share_it(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        place.write({"pack/pyproject.toml": ""})
+        place.run("pack/op.py")
+        assert place.files
+        monkeypatch.chdir(place.top / "pack")
+        place.run("op.py")
+        assert (place.top / "pack" / FOLDER).exists()
+
     def test_where_it_is_said_to_be(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         place.write({"pyproject.toml": "[tool.kvlint]\ncache-dir = 'in/config'\n"})
         place.run("pack")
@@ -345,6 +353,21 @@ class TestBadFiles:
         assert place.work() == EVERY
         assert place.work() == []
 
+    def test_a_kvlint_that_is_edited_meanwhile(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        edits = iter("abc")
+        with monkeypatch.context() as patch:
+            patch.setattr("kvlint.cache._kvlint", lambda known: (next(edits), "x"))
+            place.run()
+        assert place.files == []
+
+    def test_one_inside_an_archive(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(known: tuple[str, str]) -> tuple[str, str]:
+            raise NotADirectoryError
+
+        monkeypatch.setattr("kvlint.cache._kvlint", fail)
+        assert place.work() == EVERY
+        assert place.files == []
+
     def test_the_same_kvlint_installed_anew(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         from kvlint import cache
 
@@ -383,6 +406,23 @@ def test_an_internal_error_is_not_remembered(
         assert ended.value.code == 2
         capsys.readouterr()
     assert place.work() == EVERY
+
+
+def test_what_another_run_has_written_meanwhile_is_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Cache.save
+
+    def later(self: Cache) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Cache, "save", save)
+            place.run("pack/op.py")
+        save(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "save", later)
+        place.run("pack/other.py")
+    assert place.work() == []
 
 
 def test_runs_at_the_same_time(place: Place) -> None:
