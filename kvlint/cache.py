@@ -93,7 +93,6 @@ class Cache:
         self._dirty = False
         self._corpora: Corpora | None = None
         self._locators: dict[tuple[str, ...], Locator] = {}
-        self._earlier: dict[str, Searched | None] = {}
 
     @property
     def corpora(self) -> Corpora:

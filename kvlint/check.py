@@ -78,6 +78,9 @@ def clean(paths: Sequence[str], folder: str | None) -> int:
     except ConfigError as error:
         print(f"kvlint: error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"kvlint: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from source.test_flow import BAD, GOOD, PROJECTS
 
 from kvlint.__main__ import main
+from kvlint.contract.call import Call
+from kvlint.contract.rule import Outcome, Rule, Verdict, judge
 from kvlint.source.disk import TICK
 
 STEPS = 14
@@ -161,6 +165,15 @@ class Edits:
         return self.chance.choice(edits)
 
 
+def tell_all(rule: Rule, call: Call) -> list[Verdict]:
+    """Makes every verdict a finding, so that whatever is known of a call shows."""
+    verdicts = judge(rule, call)
+    return [
+        replace(verdict, outcome=Outcome.VIOLATED, message=f"{verdict.outcome.value}: {verdict.message}")
+        for verdict in verdicts
+    ]
+
+
 def project(top: Path, chance: random.Random) -> None:
     for folder in ("a", "b"):
         files = PROJECTS[chance.choice(sorted(PROJECTS))]
@@ -181,6 +194,8 @@ def test_what_is_found_is_what_a_run_without_the_cache_finds(
     project(tmp_path, chance)
     edits = Edits(tmp_path, chance)
     done: list[str] = []
+    if seed % 2:
+        monkeypatch.setattr("kvlint.analysis.judge", tell_all)
     # So short that the signatures of files are trusted soon after they were written.
     monkeypatch.setattr("kvlint.source.disk.TICK", chance.choice((TICK, 10_000_000)))
     def ran(*words: str) -> tuple[object, str, str]:
@@ -202,3 +217,20 @@ def test_what_is_found_is_what_a_run_without_the_cache_finds(
         plain = ran(*words, "--no-cache")
         assert ran(*words) == plain, done
         assert ran(*words) == plain, done
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_found_in_a_file_does_not_depend_on_the_files_before(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project(tmp_path, random.Random(seed))
+
+    def obligations(*paths: str) -> list[dict[str, object]]:
+        with pytest.raises(SystemExit):
+            main(["check", "--output-format", "json", "--coverage", *paths])
+        found = json.loads(capsys.readouterr().out)["obligations"]
+        return sorted(found, key=json.dumps)
+
+    alone = [item for path in sorted(tmp_path.rglob("*.py")) for item in obligations(str(path))]
+    assert obligations(".") == sorted(alone, key=json.dumps) != []
