@@ -339,13 +339,22 @@ class TestBadFiles:
         place.write({FOLDER: ""})
         assert place.work() == EVERY
 
-    @pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="nothing stops root")
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing stops root")
     def test_a_folder_that_cannot_be_written_to(self, place: Place) -> None:
         place.top.chmod(0o500)
         try:
             assert place.work() == EVERY
         finally:
             place.top.chmod(0o700)
+
+    @pytest.mark.parametrize("call", ["makedirs", "replace", "listdir"])
+    def test_a_system_that_says_no(self, place: Place, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied", "there")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, refuse)
+            assert place.work() == EVERY
 
     def test_another_kvlint(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         place.work()
