@@ -523,18 +523,17 @@ def _kvlint(known: tuple[str, str]) -> tuple[str, str]:
 
 def _code(here: str) -> Iterator[str]:
     """The files that decide what is found: those of kvlint, and the one with the version of its parser."""
-    pending = [here, *(os.path.join(here, name) for name in ("contract", "contract/data", "source"))]
     rules = os.path.join(here, "rules")
     if not os.path.isdir(rules):  # a checkout on a system without links
         rules = os.path.join(os.path.dirname(here), "rules")
-    pending.append(rules)
+    pending = [here, os.path.join(here, "contract"), os.path.join(here, "source"), rules]
     while pending:
         folder = pending.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".py", ".json")):
                     yield entry.path
-                elif folder == rules and entry.is_dir() and not entry.name.startswith("_"):
+                elif folder != here and entry.name != "__pycache__" and entry.is_dir():
                     pending.append(entry.path)
     for folder in sys.path:
         version = os.path.join(folder, "libcst", "_version.py")

@@ -362,6 +362,16 @@ class TestBadFiles:
         assert place.work() == EVERY
         assert place.work() == []
 
+    def test_every_part_that_decides_counts(self) -> None:
+        from kvlint import cache
+
+        here = Path(cache.__file__).parent
+        counted = {Path(path).resolve() for path in cache._code(str(here))}
+        parts = [path for name in ("contract", "source", "rules") for path in (here / name).rglob("*.py")]
+        parts += [*here.glob("*.py"), *here.glob("contract/**/*.json")]
+        assert {path.resolve() for path in parts} <= counted
+        assert any(path.parent.name == "libcst" for path in counted)
+
     def test_a_kvlint_that_is_edited_meanwhile(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         edits = iter("abc")
         with monkeypatch.context() as patch:

@@ -165,9 +165,9 @@ class Edits:
         return self.chance.choice(edits)
 
 
-def tell_all(rule: Rule, call: Call) -> list[Verdict]:
+def tell_all(rule: Rule, call: Call, **options: bool) -> list[Verdict]:
     """Makes every verdict a finding, so that whatever is known of a call shows."""
-    verdicts = judge(rule, call)
+    verdicts = judge(rule, call, **options)
     return [
         replace(verdict, outcome=Outcome.VIOLATED, message=f"{verdict.outcome.value}: {verdict.message}")
         for verdict in verdicts
