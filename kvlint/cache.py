@@ -155,6 +155,8 @@ class Cache:
                 settings.cann,
                 settings.soc,
                 self.roots.of(item.path, settings),
+                # Outside of marked projects this hangs on the paths of the run.
+                self.corpora.top(os.path.dirname(item.path)),
             )
         )
 

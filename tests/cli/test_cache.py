@@ -214,6 +214,13 @@ class TestSettings:
             assert ended.value.code == 2
             assert 'no rule is called "KV777"' in capsys.readouterr().err
 
+    def test_without_a_marked_project_each_choice_of_paths_has_its_answers(self, place: Place) -> None:
+        (place.top / "setup.py").unlink()
+        place.work("--cache-dir", FOLDER)
+        assert place.work("pack/op.py", "--cache-dir", FOLDER) == ["pack/op.py"]
+        assert place.work("--cache-dir", FOLDER) == []
+        assert place.work("pack/op.py", "--cache-dir", FOLDER) == []
+
     def test_paths_are_shown_from_where_the_run_starts(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
