@@ -6,7 +6,6 @@ Loaded only when a file is worth it; ``check.py`` decides that without importing
 from __future__ import annotations
 
 import io
-import os
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from kvlint.contract.tri import Note, Place
 from .config import ConfigError, Layer, Settings, show
 from .discovery import Candidate
 from .report.model import Finding, Obligation, Problem, Result, Spot, Step, Tally
+from .roots import Roots
 from .source.corpus import Corpora
 from .source.reader import Analysis, Project, SourceError
 from .suppress import Directive, Suppressions, codes_of, leftovers
@@ -119,20 +119,22 @@ class Session:
         rules: Sequence[Rule] | None = None,
         project: MakeReader | None = None,
         keep: frozenset[str] = frozenset(),
-        folders: Sequence[str] = (),
+        corpora: Corpora | None = None,
+        roots: Roots | None = None,
         debug: bool = False,
     ) -> None:
         """``keep``: outcomes whose obligations are kept in the result, and counted.
 
-        ``folders``: what the user asked to check; files below one of them belong together.
+        ``corpora``: the trees of files that belong together; ``roots``: where imports start.
         """
         self.result = result
         self.cwd = cwd
         self.selector = Selector(all_rules() if rules is None else rules)
         self.keep = keep
         self.debug = debug
-        corpora = Corpora(folders)
-        self._make: MakeReader = project or (lambda roots, target: Project(roots, target, corpora))
+        self.roots = roots or Roots()
+        searched = corpora or Corpora()
+        self._make: MakeReader = project or (lambda roots, target: Project(roots, target, searched))
         self._readers: dict[tuple[tuple[str, ...], Target], Reader] = {}
         self._targets: dict[int, Target] = {}
 
@@ -164,32 +166,12 @@ class Session:
             )
 
     def reader(self, path: str, settings: Settings, target: Target) -> Reader:
-        """The reader for a file: its own package root comes first in the import path."""
-        roots = [_package_root(path)]
-        written = settings.src
-        for folder in (".", "src") if written is None else written:
-            root = os.path.normpath(os.path.join(self._home(path, settings), folder))
-            if root not in roots and (written is not None or os.path.isdir(root)):
-                roots.append(root)
-        key = (tuple(roots), target)
+        """The reader for a file."""
+        key = (self.roots.of(path, settings), target)
         found = self._readers.get(key)
         if found is None:
-            found = self._readers[key] = self._make(roots, target)
+            found = self._readers[key] = self._make(key[0], target)
         return found
-
-    def _home(self, path: str, settings: Settings) -> str:
-        if settings.source is not None:
-            return settings.base
-        folder = os.path.dirname(path)
-        while True:
-            if any(
-                os.path.lexists(os.path.join(folder, name)) for name in ("pyproject.toml", "setup.py", ".git")
-            ):
-                return folder
-            above = os.path.dirname(folder)
-            if above == folder:
-                return os.path.dirname(path)
-            folder = above
 
     def _target(self, settings: Settings) -> Target:
         found = self._targets.get(id(settings))
@@ -209,16 +191,6 @@ def known_release(text: str) -> str:
         return resolve_release(text)
     except ValueError as error:
         raise ConfigError(f"torch-npu: {error}") from None
-
-
-def _package_root(path: str) -> str:
-    folder = os.path.dirname(path)
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        above = os.path.dirname(folder)
-        if above == folder:
-            break
-        folder = above
-    return folder
 
 
 class _File:

@@ -125,6 +125,19 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 app.command("check", help="Check source files.", epilog=EXIT_CODES)(with_options(_check))
 
 
+@app.command("clean")
+def _clean(
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="What was checked [default: .].", show_default=False)
+    ] = None,
+    cache_dir: Annotated[str | None, typer.Option(help="The cache to remove.", metavar="FOLDER")] = None,
+) -> None:
+    """Remove the cache of "kvlint check"."""
+    from .check import clean
+
+    raise typer.Exit(quietly(lambda: clean(paths or ["."], cache_dir)))
+
+
 @app.command("rule")
 def _rule(
     rule: Annotated[str | None, typer.Argument(help="Code or name; without one, all are listed.")] = None,

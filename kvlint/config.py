@@ -39,6 +39,7 @@ KEYS = {
     "cann": "string",
     "soc": "string",
     "src": "strings",
+    "cache-dir": "string",
     "exclude": "strings",
     "extend-exclude": "strings",
     "force-exclude": "bool",
@@ -86,10 +87,12 @@ class Settings:
         per_file_ignores: patterns with the selectors they switch off.
         ignores_origin: where ``per_file_ignores`` was said.
         src: folders that imports are looked up in, as written; None for the default.
+        cache_dir: where the cache is kept, as written; None for the default.
     """
 
     __slots__ = (
         "base",
+        "cache_dir",
         "cann",
         "exclude",
         "exclude_patterns",
@@ -123,6 +126,7 @@ class Settings:
         self.soc = flags.soc or _string(table.get("soc"))
         written = table.get("src")
         self.src = None if written is None else _strings(written)
+        self.cache_dir = _string(table.get("cache-dir"))
         self.force_exclude = _first_bool(flags.force_exclude, table.get("force-exclude"), False)
         self.respect_gitignore = _first_bool(flags.respect_gitignore, table.get("respect-gitignore"), True)
 
@@ -185,6 +189,8 @@ class Settings:
         shown.append(f"respect-gitignore = {say(self.respect_gitignore)}")
         if self.src is not None:
             shown.append(f"src = {say(self.src)}")
+        if self.cache_dir is not None:
+            shown.append(f"cache-dir = {say(self.cache_dir)}")
         return shown
 
 

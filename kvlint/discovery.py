@@ -8,6 +8,7 @@ import stat
 from .config import ConfigError, show
 from .globs import Globs, relative
 from .report.model import Problem
+from .source.disk import Disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ class Candidate:
 
 
 def discover(
-    paths: Iterable[str], config: Config, cwd: str, unread: list[Problem] | None = None
+    paths: Iterable[str],
+    config: Config,
+    cwd: str,
+    unread: list[Problem] | None = None,
+    disk: Disk | None = None,
 ) -> list[Candidate]:
     """The files that the given paths stand for, sorted by shown path.
 
@@ -61,7 +66,8 @@ def discover(
                 continue
             # Files that are reached through no link below the folder need no look at the disk each.
             real = os.path.realpath(path)
-            for item, key in _walk(path, real, config, cwd, [] if unread is None else unread):
+            problems = [] if unread is None else unread
+            for item, key in _walk(path, real, config, cwd, problems, disk or Disk()):
                 found.setdefault(key, item)
         elif stat.S_ISREG(mode):
             settings = config.of(os.path.dirname(path))
@@ -92,15 +98,14 @@ def _git_ignored(path: str, is_dir: bool) -> bool:
 
 
 def _walk(
-    top: str, real: str, config: Config, cwd: str, unread: list[Problem]
+    top: str, real: str, config: Config, cwd: str, unread: list[Problem], disk: Disk
 ) -> Iterator[tuple[Candidate, str]]:
     """Files below ``top`` with the key that tells the same file apart from another."""
     pending: list[tuple[str, str, list[Globs]]] = [(top, real, _ignore_files_above(os.path.dirname(top)))]
     while pending:
         folder, real_folder, ignores = pending.pop()
         try:
-            with os.scandir(folder) as scan:
-                entries = list(scan)
+            entries = disk.scan(folder)
         except OSError as error:
             reason = f"cannot be listed: {error.strerror}"
             unread.append(Problem("read", show(folder, cwd), 0, reason))

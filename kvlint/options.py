@@ -61,6 +61,7 @@ class Option:
 _RULES = "Rule selection"
 _TARGET = "Target stack"
 _FILES = "File selection"
+_CACHE = "Cache"
 _OUTPUT = "Output"
 
 OPTIONS: tuple[Option, ...] = (
@@ -120,6 +121,19 @@ OPTIONS: tuple[Option, ...] = (
         metavar="KEY=VALUE",
     ),
     Option("--isolated", "flag", "Read no pyproject.toml.", group=_FILES),
+    Option(
+        "--no-cache",
+        "flag",
+        "Neither use nor keep what earlier runs found; so does KVLINT_NO_CACHE=1.",
+        group=_CACHE,
+    ),
+    Option(
+        "--cache-dir",
+        "value",
+        "Where it is kept; so does KVLINT_CACHE_DIR [default: .kvlint_cache of the project].",
+        group=_CACHE,
+        metavar="FOLDER",
+    ),
     Option(
         "--output-format",
         "value",

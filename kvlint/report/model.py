@@ -161,6 +161,20 @@ class Result:
         self.tallies: dict[str, Tally] = {}
         self.obligations: list[Obligation] = []
 
+    def add(self, other: Result) -> None:
+        """Adds what was found in further files; their number is counted elsewhere."""
+        self.relevant += other.relevant
+        self.calls += other.calls
+        self.suppressed += other.suppressed
+        self.findings += other.findings
+        self.problems += other.problems
+        self.obligations += other.obligations
+        for code, tally in other.tallies.items():
+            mine = self.tallies.setdefault(code, Tally(code, tally.name))
+            mine.proved += tally.proved
+            mine.violated += tally.violated
+            mine.undecided += tally.undecided
+
     def counts(self) -> Mapping[str, int]:
         """Number of findings by severity."""
         found: dict[str, int] = {}

@@ -22,7 +22,7 @@ from .chunk import Chunk, Site
 from .corpus import Corpora
 from .evaluate import Interpreter
 from .events import class_events, function_events, module_events
-from .flow import FILE_STEPS, Flow
+from .flow import Flow
 from .imports import Imports
 from .module import BadSource, ModuleIndex
 from .negative import Span, expected_failures
@@ -82,8 +82,6 @@ class Project:
     def __init__(self, roots: Iterable[str], target: Target, corpora: Corpora | None = None) -> None:
         self.target = target
         self._imports = Imports(roots, corpora)
-        self._interpreter = Interpreter(self._imports)
-        self._flow = Flow(self._interpreter)
 
     def read(self, path: str, source: bytes) -> Analysis:
         """Analyses one module. Raises :class:`SourceError` when it does not decode or parse."""
@@ -91,7 +89,9 @@ class Project:
             module = self._imports.add(path, source)
         except BadSource as error:
             raise SourceError(str(error), error.line) from None
-        return _Reading(self._interpreter, self._flow, module, self.target).run()
+        # With nothing kept of the files before: what is found in one must not depend on them.
+        interpreter = Interpreter(self._imports)
+        return _Reading(interpreter, Flow(interpreter), module, self.target).run()
 
 
 class _Reading:
@@ -110,10 +110,6 @@ class _Reading:
         self.definitions = list(self._definitions(module.tree.body, None))
 
     def run(self) -> Analysis:
-        self.interpreter.records.clear()
-        self.interpreter.results.clear()
-        self.interpreter.views.clear()
-        self.flow.left = FILE_STEPS
         wanted = self._roots()
         scopes: dict[Any, list[Record]] = {}
         order: list[Any] = []

@@ -335,11 +335,11 @@ class TestQuietEnds:
         assert child.stderr.splitlines()[-1] == b"kvlint: error: the current folder does not exist"
 
     def test_interrupt(self, kvlint: Kvlint, tree, monkeypatch) -> None:
-        def stop(path: str) -> bytes:
+        def stop(item: object, disk: object) -> bytes:
             raise KeyboardInterrupt
 
         tree({"a.py": BAD})
-        monkeypatch.setattr("kvlint.check._read", stop)
+        monkeypatch.setattr("kvlint.check._source", stop)
         ran = kvlint("check")
         assert (ran.code, ran.out, ran.err) == (130, "", "")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvlint.source import corpus
-from kvlint.source.corpus import Corpora, Corpus
+from kvlint.source.corpus import Corpora, Corpus, Searched
+from kvlint.source.disk import Disk
 
 
 @pytest.fixture
@@ -110,3 +111,36 @@ class TestTop:
     def test_each_tree_is_read_once(self, tree: Path) -> None:
         corpora = Corpora()
         assert corpora.of(str(tree / "a.py")) is corpora.of(str(tree / "b.py"))
+
+
+QUESTIONS = [
+    *((kind, name) for kind in ("mentioning", "using", "deriving") for name in ("Meta", "build", "Sub")),
+    *(("calling", name) for name in ("Meta", "build")),
+    *((kind, name) for kind in ("assigning", "replacing") for name in ("mask", "build")),
+    ("using", "Meta", "Sub"),
+]
+CHANGES = {
+    "a file that had the name": {"c.py": "x = 1\n"},
+    "a file that has it now": {
+        "b.py": "y.mask = Meta(1)\nclass Last(a.Meta[int]):\n    build()\nb.build = 1\n"
+    },
+    "a new file in between": {"aa.py": "from b import Meta\nMeta(1)\nbuild(1)\nx.mask = 2\n"},
+    "a deleted file": {"b.py": None},
+    "a file that matters to nobody": {"note.txt": "Meta"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_earlier_answers_are_brought_up_to_date(tree: Path, change: str) -> None:
+    before = Corpus(str(tree), Disk({}))
+    earlier = Searched(before.digests(), {question: before.ask(question) for question in QUESTIONS})
+    for name, text in CHANGES[change].items():
+        if text is None:
+            (tree / name).unlink()
+        else:
+            (tree / name).write_text(text)
+    fresh, resumed = Corpus(str(tree)), Corpus(str(tree), Disk({}), lambda top: earlier)
+    for question in QUESTIONS:
+        assert resumed.ask(question) == fresh.ask(question)
+    assert resumed.news == (change != "a file that matters to nobody")
+    assert resumed.answers.keys() == set(QUESTIONS)
