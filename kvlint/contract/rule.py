@@ -293,9 +293,9 @@ def _worlds(call: Call) -> list[Assumptions]:
         options = leaves(value, call.assumed)
         if len(options) > 1:
             for world, _ in options:
-                local = {
-                    cond: holds for cond, holds in world.items() if not cond.remote or cond in call.assumed
-                }
+                # The parts of a test that was made elsewhere were made there, too.
+                away = {part for cond in world if cond.remote for part, _ in ((cond, True), *cond.parts)}
+                local = {c: holds for c, holds in world.items() if c not in away or c in call.assumed}
                 if local not in worlds and local != call.assumed:
                     worlds.append(local)
     return worlds
