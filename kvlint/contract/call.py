@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from .catalogue import Operator, Param
+from .keys import origin
 from .merging import REASON, merged
 from .num import Num
 from .paths import Assumptions, Cond, Facts, decide, extended
@@ -30,9 +32,13 @@ from .values import (
     Triangle,
     Unknown,
     Value,
+    is_none,
 )
 
 T = TypeVar("T")
+
+# An argument that is a name or an attribute, with or without a keyword.
+_NAMED = re.compile(r"(?:\w+ ?= ?)?(?:\w+\.)*(\w+)")
 
 # Values with more alternatives than this count as unknown: the question costs too much.
 MAX_ALTERNATIVES = 32
@@ -141,10 +147,11 @@ def _all_parts(value: Value, assumed: Assumptions) -> tuple[Value, ...]:
 
 
 def local_part(world: Assumptions, base: Assumptions) -> Assumptions:
-    """The assumptions without the tests of other methods that are not in ``base``."""
+    """The assumptions without the tests of other methods, and their parts, that are not in ``base``."""
     if not any(cond.remote for cond in world):
         return world
-    return Facts.of((cond, holds) for cond, holds in world.items() if not cond.remote or cond in base)
+    away = {part for cond in world if cond.remote for part, _ in ((cond, True), *cond.parts)}
+    return Facts.of((cond, holds) for cond, holds in world.items() if cond not in away or cond in base)
 
 
 class Arg:
@@ -160,6 +167,15 @@ class Arg:
     def name(self) -> str:
         """Parameter name in the operator's schema."""
         return self.param.name
+
+    @cached_property
+    def written(self) -> str:
+        """The variable or attribute that the call itself names; empty for any other expression."""
+        text = getattr(self.place, "text", None)
+        # The comma and a comment belong to the argument, too.
+        plain = text().partition("#")[0].rstrip(" ,") if text is not None else ""
+        found = _NAMED.fullmatch(plain)
+        return found.group(1) if found else ""
 
     @cached_property
     def options(self) -> tuple[Value, ...]:
@@ -441,7 +457,15 @@ class Arg:
     @property
     def length_form(self) -> Fact[LengthForm]:
         """Whether a length list is cumulative or per sequence."""
-        return self._content(lambda content: content.lengths, "the length convention")
+        found = self._content(lambda content: content.lengths, "the length convention")
+        if found.values is None and len(self.options) == 1 and self.call.summed:
+            value = self.options[0]
+            if isinstance(value, (Unknown, Tensor, Sequence)) and origin(value.key) in self.call.summed:
+                note = Note(
+                    f"the running sum of {value.label} is worked out, so it holds lengths", value.place
+                )
+                return Fact.of(LengthForm.PER_SEQUENCE, note)
+        return found
 
     @cached_property
     def integers(self) -> Fact[tuple[int, ...]]:
@@ -594,6 +618,9 @@ class Arg:
                 return Fact.of(value.storage, Note(f"{self.name} lives in {value.label}", value.place))
             if isinstance(value, Unknown):
                 return Fact.of(value.key, Note(f"{self.name} is {value.label}", value.place))
+            if is_none(value) and len(self.options) > 1:
+                # What starts as None lives where it is put later.
+                return Fact((), ())
             return Fact.unknown(f"where {self.name} lives is not known", value.place)
 
         return self.ask(question)
@@ -694,6 +721,7 @@ class Use:
     """What the code does with the result of a call. Fields that are None are not known.
 
     Attributes:
+        kept: where it is stored in an attribute that is read elsewhere.
         dropped: True when the result is thrown away (the call is a statement of its own).
         unpacked: number of names the result is unpacked into, when it is unpacked right there and no
             name is starred.
@@ -708,6 +736,7 @@ class Use:
     """
 
     dropped: bool | None = None
+    kept: Place | None = None
     unpacked: int | None = None
     read: Mapping[int, Place] | None = None
     whole: Place | None = None
@@ -785,6 +814,8 @@ class Call:
     the tests passed on the way to the call. ``earlier`` and ``later`` are the cache writers that run before
     and after it in the same function or in what that calls, whenever the call itself runs. ``covered`` tells
     whether every caller of the function is visible and judged, so that their contexts stand for this one.
+    ``summed`` are the origins of the lists and tensors that a running sum is taken of, ``grown`` is the
+    memory of buffers that are filled row by row.
     """
 
     operator: Operator
@@ -798,6 +829,8 @@ class Call:
     path: tuple[tuple[Cond, bool], ...] = ()
     earlier: tuple[Call, ...] = field(default=(), repr=False)
     later: tuple[Call, ...] = field(default=(), repr=False)
+    summed: frozenset[Hashable] = field(default=frozenset(), repr=False)
+    grown: frozenset[Hashable] = field(default=frozenset(), repr=False)
     covered: Callable[[], bool] = field(default=_never, repr=False)
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
 
@@ -836,6 +869,8 @@ class Call:
             self.path,
             self.earlier,
             self.later,
+            summed=self.summed,
+            grown=self.grown,
         )
 
     def asked(self) -> Iterator[Arg]:

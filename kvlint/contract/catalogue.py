@@ -125,6 +125,22 @@ def overloads(name: str) -> tuple[str, ...]:
     return tuple(_index().get(name, ()))
 
 
+def dispatched(name: str, overload: str, positional: int, keywords: Collection[str]) -> str:
+    """The overload that a call reaches: one that has all its keywords, where the default one has not."""
+    default = find(name, overload)
+    if overload or default is None or all(default.param(keyword) is not None for keyword in keywords):
+        return overload
+    fitting: dict[str, int] = {}
+    for other in overloads(name):
+        schema = find(name, other)
+        if schema is not None and all(schema.param(keyword) is not None for keyword in keywords):
+            given = [p for p in schema.params if p.position is not None and p.position < positional]
+            fitting[other] = sum(
+                p.required and p not in given and p.name not in keywords for p in schema.params
+            )
+    return min(fitting, key=lambda other: fitting[other], default=overload)
+
+
 def names() -> frozenset[str]:
     """The name of every operator, without parsing a schema."""
     return frozenset(_index())

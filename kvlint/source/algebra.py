@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract.merging import REASON, merged, serial
-from kvlint.contract.num import MAX_BASE, Num
+from kvlint.contract.num import MAX_BASE, Atom, Num
 from kvlint.contract.paths import Assumptions, Cond, decide, negated
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
@@ -191,6 +191,20 @@ def substituted(value: Value, key: Hashable, own: Value) -> Value:
     if isinstance(value, Join):
         return one_of([substituted(option, key, own) for option in value.options], own)
     return value
+
+
+def is_counter(options: list[Value], key: Hashable) -> bool:
+    """Whether an attribute starts as an integer and is counted up or down, by what every method sets."""
+    steps = [option.num - Num.atom(key, "") for option in options if isinstance(option, Number)]
+    starts = [option for option in options if isinstance(option, Const) and type(option.value) is int]
+    if not steps or not starts or len(steps) + len(starts) < len(options):
+        return False
+    return all(step.integer is not None or all(map(_is_size, step.atoms())) for step in steps)
+
+
+def _is_size(atom: Atom) -> bool:
+    """Whether a number is the size of an axis or the length of a list."""
+    return isinstance(atom.key, tuple) and atom.key[:1] in (("dim",), ("len",))
 
 
 def without_none(value: Value) -> Value:

@@ -11,6 +11,7 @@ import libcst as cst
 
 from kvlint.contract import catalogue
 from kvlint.contract.keys import intern
+from kvlint.contract.num import Num
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
     Choice,
@@ -26,6 +27,7 @@ from kvlint.contract.values import (
 )
 
 from .algebra import (
+    is_counter,
     kept,
     one_of,
     placed,
@@ -158,6 +160,8 @@ TENSOR_METHODS = frozenset(
         "triu_",
         "tril_",
         "masked_fill_",
+        "topk",
+        "argsort",
     ]
 )
 
@@ -326,9 +330,17 @@ class Attributes(Core):
                 options.append(value)
         if not all(isinstance(option, Const) for option in options):
             # What one method starts as None another one fills.
-            options = [o if is_none(o) else self._placeheld(o, unknown) for o in options]
+            filled = [o if is_none(o) else self._placeheld(o, unknown) for o in options]
+            # So is a tensor without elements that another method replaces: no more than a None.
+            empty = [f is not o for f, o in zip(filled, options, strict=True)]
+            if not all(empty):
+                filled = [Const(None, place=o.place) if e else o for o, e in zip(filled, empty, strict=True)]
+            options = filled
         else:
             options = [self._placeheld(option, unknown) for option in options]
+        if is_counter(options, unknown.key):
+            # Whatever it has reached, it is a single number.
+            options = [Number(Num.atom(("counter", unknown.key), unknown.label), True, place=unknown.place)]
         foreign = [cls for cls in mro if name in cls.module.foreign_writes]
         if foreign and options:
             options.append(replace(unknown, reason="code outside the class assigns it"))

@@ -9,6 +9,7 @@ from typing import Any
 import libcst as cst
 
 from kvlint.contract import catalogue
+from kvlint.contract.keys import origin
 from kvlint.contract.num import Num
 from kvlint.contract.tri import Note
 from kvlint.contract.values import (
@@ -64,7 +65,9 @@ from .torchlib import (
     as_tensor,
     key_of,
     label_of,
+    makes_object,
 )
+from .walk import walk
 
 # In-place methods that change the form only.
 KEEP_ELEMENTS = frozenset(
@@ -223,6 +226,7 @@ class Calls(Library):
         args = [value for value, _ in positional]
         kwargs = {name: value for name, (value, _) in keywords.items()}
         self.touched_by_call(callee, args, kwargs.values(), site, frame)
+        self._note_sum(callee, args, frame)
         if isinstance(callee, OpRef):
             return self._operator(callee, positional, keywords, opaque, site, frame, node)
         if isinstance(callee, PartialCall):
@@ -288,9 +292,32 @@ class Calls(Library):
             *(key_of(self.force(a)) for a in args),
             *((k, key_of(self.force(v))) for k, v in kwargs.items()),
         )
-        if name.rsplit(".", 1)[-1] in ("next", "pop", "popleft", "rand", "randn"):
+        if name.rsplit(".", 1)[-1] in ("next", "pop", "popleft", "rand", "randn") or makes_object(name):
             key = (*key, id(node))
         return Unknown(key, f"{name}(...)", f"what {name}() returns is not known", place=site)
+
+    def _note_sum(self, callee: Value, args: list[Value], frame: Frame) -> None:
+        """Remembers what a running sum is taken of: those entries count one by one."""
+        summed: Value | None = None
+        tests = frozenset((*frame.state.assumed.items(), *frame.state.under))
+        if isinstance(callee, Namespace):
+            if callee.name.rsplit(".", 1)[-1] in ("cumsum", "accumulate"):
+                summed = args[0] if args else None
+        elif isinstance(callee, Method):
+            summed = callee.receiver if callee.name == "cumsum" else None
+        elif isinstance(callee, Unknown) and isinstance(callee.key, tuple) and len(callee.key) == 3:
+            kind, base, name = callee.key
+            if kind == "attr" and name == "cumsum":
+                self.summed.setdefault(origin(base), []).append(tests)
+        for leaf in plain_leaves(self.force(summed)) if summed is not None else ():
+            self.summed.setdefault(origin(key_of(leaf)), []).append(tests)
+
+    def _takes_sums(self, func: Func) -> bool:
+        found = self._summing.get(func.node)
+        if found is None:
+            names = (n.value for n in walk(func.node) if isinstance(n, cst.Name))
+            found = self._summing[func.node] = not {"cumsum", "accumulate"}.isdisjoint(names)
+        return found
 
     def _escape(
         self,
@@ -333,6 +360,7 @@ class Calls(Library):
         frame: Frame,
         node: cst.Call,
     ) -> Value:
+        op = replace(op, overload=catalogue.dispatched(op.name, op.overload, len(positional), keywords))
         record: Record | None = None
         if self.recording:
             # What follows an unpacking of unknown length has no known position.
@@ -384,6 +412,8 @@ class Calls(Library):
             whole = items[0] if count == 1 else Sequence(tuple(items), "tuple", Num.of(count), place=site)
             if record is not None:
                 self.keep_result(record, whole)
+                if op.name == "npu_apply_rotary_pos_emb":
+                    self.keep_inputs(record, [given.get("query"), given.get("key")])
             return whole
         if op.name == "empty_with_swapped_memory":
             return Tensor(key, "swapped tensor", device="host-swapped", storage=("fresh", key), place=site)
@@ -468,8 +498,8 @@ class Calls(Library):
         if not effects:
             snapshot = frame.state.copy()
             deferred = Deferred(func, tuple(args), dict(kwargs), snapshot, site, frame.depth, place=site)
-            if self.gets_result((*args, *kwargs.values())):
-                # What it does with a result counts, whether or not its own result is wanted.
+            if self.gets_result((*args, *kwargs.values())) or self._takes_sums(func):
+                # What it does with a result or with lengths counts, whether or not its own result is wanted.
                 self.force(deferred)
             return deferred
         key = ("active", id(func.node))
@@ -510,7 +540,7 @@ class Calls(Library):
         if isinstance(content, Instance):
             return content
         if isinstance(content, (Choice, Join)) and isinstance(receiver, Ref) and name == "append" and args:
-            frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
+            frame.state.heap[receiver.ident] = self._appended(content, args[0], node, frame)
             return Const(None)
         if isinstance(content, MapValue):
             return self._dict_method(receiver, content, name, args, kwargs, site, frame, node)

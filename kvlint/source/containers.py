@@ -52,7 +52,13 @@ from .torchlib import (
     label_of,
     number_of,
     select,
+    whole_entries,
 )
+
+
+def _is_same_number(element: Value, item: Value) -> bool:
+    """Whether an element is the item it is made from, at most converted to a number."""
+    return number_of(element) is not None and number_of(element) == number_of(item)
 
 
 class Containers(Subscripts):
@@ -327,8 +333,12 @@ class Containers(Subscripts):
         if isinstance(node, cst.SetComp):
             return self._opaque(node, "it is a set", frame)
         content = list_content(items)
+        key: Hashable = ("comprehension", key_of(value), id(node))
         if element is not None:
             content = replace(content, lengths=form_of(element))
+            if simple and isinstance(clause.target, cst.Name) and _is_same_number(element, item):
+                # [int(x) for x in entries]: the entries again.
+                key = ("tolist", key_of(value))
         kind = "list"
         result = Sequence(
             tuple(items) if items is not None else None,
@@ -336,7 +346,7 @@ class Containers(Subscripts):
             Num.of(len(items)) if items is not None else length,
             element,
             content,
-            key=None if items is not None else ("comprehension", key_of(value), id(node)),
+            key=None if items is not None else key,
             place=site,
         )
         return self._allocate(result, node, frame) if isinstance(node, cst.ListComp) else result
@@ -428,12 +438,14 @@ class Containers(Subscripts):
             receiver, Ref
         ):
             if name == "append" and args:
-                frame.state.heap[receiver.ident] = self._appended(content, args[0], node)
+                frame.state.heap[receiver.ident] = self._appended(content, args[0], node, frame)
             else:
+                added = self.deref(self.force(args[0]), frame) if name == "extend" and args else None
                 frame.state.heap[receiver.ident] = Sequence(
                     None,
                     content.kind,
                     None,
+                    whole_entries(content, added) if added is not None else None,
                     key=("changed", id(node)),
                     label=content.label,
                     place=content.place,
@@ -445,16 +457,17 @@ class Containers(Subscripts):
             return Number(Num.atom(("numel", content.key), f"{content.label}.numel()"), True, place=site)
         return None
 
-    def _appended(self, content: Value, value: Value, node: cst.Call) -> Value:
+    def _appended(self, content: Value, value: Value, node: cst.Call, frame: Frame) -> Value:
         """A list with one more element, on every path."""
         if isinstance(content, Choice):
             return Choice(
                 content.cond,
-                self._appended(content.yes, value, node),
-                self._appended(content.no, value, node),
+                self._appended(content.yes, value, node, frame),
+                self._appended(content.no, value, node, frame),
             )
         if isinstance(content, Join):
-            return replace(content, options=tuple(self._appended(o, value, node) for o in content.options))
+            options = tuple(self._appended(option, value, node, frame) for option in content.options)
+            return replace(content, options=options)
         if not isinstance(content, Sequence):
             return Unknown(("appended", key_of(content), id(node)), "list", "what it held is not known")
         if content.items is not None and len(content.items) < 64:
@@ -467,7 +480,10 @@ class Containers(Subscripts):
         )
         if form is None or (form is not known and (known is not None or not begun)):
             form = None
-        element = content.element if content.element is not None and same(content.element, value) else None
+        before = content.element
+        # A list is another one in each round, what it holds may be the same.
+        kept = before is not None and same(self.deref(before, frame), self.deref(value, frame))
+        element = value if kept else None
         # One number that is no length spoils the list for the lengths that follow.
         spoiled = form is None and (known is not None or number_of(value) is not None)
         key: Hashable = ("mixed", id(node)) if spoiled and begun else content.key or ("grown", id(node))

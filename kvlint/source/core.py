@@ -169,6 +169,11 @@ class Core:
         """The results of the recorded calls, by their identity: the call and which result it is."""
         self.mutated: dict[Hashable, int] = {}
         """How many calls had been met when a value of unknown content may have been changed in place last."""
+        self.summed: dict[Hashable, list[frozenset[tuple[Cond, bool]]]] = {}
+        """Where the entries come from that a running sum was taken of, and under which tests."""
+        self._summing: dict[Any, bool] = {}
+        self.grown: set[Hashable] = set()
+        """The memory of buffers that are filled row by row, at a position that an object counts up."""
         self.runs = 0
         self.recording = True
         self.steps = 0

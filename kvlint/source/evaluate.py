@@ -73,7 +73,9 @@ from .torchlib import (
     integer_of,
     key_of,
     label_of,
+    number_of,
     select,
+    whole_entries,
 )
 
 
@@ -444,7 +446,10 @@ class Interpreter(Contexts):
                 )
         for ident, content in after.heap.items():
             old = before.heap.get(ident) or self._built.get(ident)
-            if old is not None and old is not content:
+            if old is None:
+                # A list that a round makes, for what collects these lists.
+                head.heap[ident] = content
+            elif old is not content:
                 head.heap[ident] = self._widened(old, content)
 
     def _widened(self, old: Value, new: Value) -> Value:
@@ -591,7 +596,22 @@ class Interpreter(Contexts):
                             place=content.place,
                         )
             elif isinstance(leaf, Tensor):
+                if is_kept(leaf) and self._at_counter(target, frame):
+                    self.grown.add(leaf.storage)
                 self._changed(leaf, frame, holds=self._stored_after_zero(leaf, target, value))
+
+    def _at_counter(self, target: cst.Subscript, frame: Frame) -> bool:
+        """Whether an index, or the beginning of a slice, is a number that an object counts up."""
+        for element in target.slice:
+            part = element.slice
+            start = part.value if isinstance(part, cst.Index) else None
+            if isinstance(part, cst.Slice):
+                start = part.lower
+            num = number_of(self.force(self.expr(start, frame))) if start is not None else None
+            atom = num.single if num is not None else None
+            if atom is not None and isinstance(atom.key, tuple) and atom.key[:1] == ("counter",):
+                return True
+        return False
 
     def _stored_after_zero(self, tensor: Tensor, target: cst.Subscript, value: Value) -> Content | None:
         """``ends[1:] = cumsum(...)`` into zeros: running sums that start where the first sequence does."""
@@ -625,9 +645,11 @@ class Interpreter(Contexts):
                     return
         if operator == "+":
             for leaf in plain_leaves(self.force(left)):
-                if isinstance(leaf, Ref) and isinstance(self.deref(leaf, frame), Sequence):
+                content = self.deref(leaf, frame)
+                if isinstance(leaf, Ref) and isinstance(content, Sequence):
+                    entries = whole_entries(content, self.deref(self.force(right), frame))
                     frame.state.heap[leaf.ident] = Sequence(
-                        None, "list", key=("extended", id(node)), label="list", place=site
+                        None, "list", None, entries, key=("extended", id(node)), label="list", place=site
                     )
                     return
         result = self.binary(left, operator, right, site, frame)

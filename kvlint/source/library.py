@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from kvlint.contract.keys import origin
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond
 from kvlint.contract.tri import Note
@@ -58,6 +59,7 @@ from .torchlib import (
     is_whole,
     key_of,
     label_of,
+    makes_object,
     number_of,
     scalar,
 )
@@ -235,8 +237,9 @@ class Library(Containers):
                 name, shown[: len(args)], dict(zip(names, shown[len(args) :], strict=True)), site
             )
             if found is None:
+                made = (id(site.node),) if makes_object(name) else ()
                 return Unknown(
-                    ("torch", name, *(key_of(v) for v in values)),
+                    ("torch", name, *(key_of(v) for v in values), *made),
                     f"torch.{name}(...)",
                     f"torch.{name} is not modelled",
                     is_tensor=True if name in ONE_TENSOR else None,
@@ -339,6 +342,11 @@ class Library(Containers):
                 if isinstance(test, bool)
                 else Choice(test[0], Const(test[1]), Const(not test[1]), place=site)
             )
+        if name == "sum" and len(args) == 1:
+            whole = self.deref(self.simplify(self.force(args[0]), frame.state.assumed), frame)
+            # What is summed up may be tensors.
+            label = f"sum({label_of(whole)})"
+            return Unknown(("sum of", origin(key_of(whole))), label, "it is a sum", place=site)
         if name in ("max", "min") and len(args) == 1:
             return self.lift(lambda v: self._picked(name, v, site), args, frame)
         if name in ("max", "min") and len(args) >= 2:

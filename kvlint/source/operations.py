@@ -64,6 +64,7 @@ from .torchlib import (
     number_of,
     remainder_of,
     scalar,
+    whole_entries,
 )
 from .transfer import arithmetic
 
@@ -231,7 +232,11 @@ class Operations(Results):
                     items, a.kind, Num.of(len(items)), content=list_content(list(items)), place=site
                 )
             length = a.length + b.length if a.length is not None and b.length is not None else None
-            return Sequence(None, a.kind, length, key=("concat", key_of(a), key_of(b)), place=site)
+            key = ("concat", key_of(a), key_of(b))
+            return Sequence(None, a.kind, length, whole_entries(a, b), key=key, place=site)
+        if operator == "+" and (entries := whole_entries(a, b)) is not None:
+            # What a list is added to is a list.
+            return Sequence(None, "list", None, entries, key=("concat", key_of(a), key_of(b)), place=site)
         for sequence, count in ((a, b), (b, a)):
             if operator == "*" and isinstance(sequence, Sequence):
                 times = integer_of(count)

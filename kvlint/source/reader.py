@@ -417,7 +417,29 @@ class _Reading:
                     values[param.name] = _uncopied(values[param.name], record.site.chunk)
         binding = replace(binding, values=values)
         return Call(
-            operator, binding, self.target, record.site, record.assumed, None, use, record.trail, record.path
+            operator,
+            binding,
+            self.target,
+            record.site,
+            record.assumed,
+            None,
+            use,
+            record.trail,
+            record.path,
+            summed=self._summed(record),
+            grown=frozenset(self.interpreter.grown),
+        )
+
+    def _summed(self, record: Record) -> frozenset[Hashable]:
+        """What a running sum is taken of whenever a call runs.
+
+        One that is taken on some paths only may be there because the entries are running sums on the others.
+        """
+        passed = {*record.path, *record.assumed.items()}
+        return frozenset(
+            key
+            for key, found in self.interpreter.summed.items()
+            if any(all(test in passed for test in tests) for tests in found)
         )
 
     def _settled(self, value: Value, place: Any, usage: Usage) -> Value:

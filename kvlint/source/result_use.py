@@ -40,6 +40,12 @@ class Results(Names):
             if isinstance(item, (Unknown, Tensor)):
                 self.results[item.key] = (record, index)
 
+    def keep_inputs(self, record: Record, inputs: Iterable[Value | None]) -> None:
+        """Remembers what an operator changes in place, as results -1, -2 ..., in case it is used again."""
+        for index, value in enumerate(inputs):
+            if isinstance(value, (Unknown, Tensor)):
+                self.results.setdefault(value.key, (record, -1 - index))
+
     def gets_result(self, values: Iterable[Value]) -> bool:
         """Whether a result of an operator is among the values."""
         return bool(self.results) and any(
@@ -80,6 +86,9 @@ class Results(Names):
             return
         sizes = self._sizes(args, frame) if how == "method" else None
         record, index = found
+        if index < 0 and cast:
+            # A clone that was made before.
+            return
         state = frame.state
         passed = {*record.path, *record.assumed.items()}
         # A test between the call and the use may be about this very result.

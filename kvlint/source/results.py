@@ -20,6 +20,7 @@ from .torchlib import (
     dtypes_of,
     fresh,
     full_shape,
+    integer_of,
     key_of,
     number_of,
 )
@@ -47,8 +48,8 @@ _MAPS = _words("""
 # One tensor, about which nothing else is known here.
 ONE_TENSOR = _words("""
     addmm addbmm baddbmm mv dot outer kron tensordot cdist bincount histc bucketize searchsorted
-    argsort argmax argmin count_nonzero cumprod logcumsumexp diag diagonal eye linspace logspace
-    randint randperm multinomial bernoulli normal poisson isnan isinf isfinite isin masked_select
+    count_nonzero cumprod logcumsumexp diag diagonal eye linspace logspace
+    randint randperm bernoulli normal poisson isnan isinf isfinite isin masked_select
     take take_along_dim tile rot90 vstack hstack dstack column_stack row_stack movedim moveaxis
     ravel complex polar view_as_real view_as_complex mean prod norm logsumexp any all sum amax amin
     nansum floor_divide remainder fmod true_divide div divide pow atan2 hypot lerp addcmul addcdiv
@@ -168,6 +169,51 @@ def _divided(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], sit
     return arithmetic(tensor, "/" if rounding.value is None else "//", other, site)
 
 
+def _indices(name: str, same_shape: bool) -> Handler:
+    """Positions in another tensor: int64, whatever that one holds."""
+
+    def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+        if "as_tuple" in kwargs:
+            return None
+        key = (name, *(key_of(a) for a in args), *((k, key_of(v)) for k, v in kwargs.items()))
+        shape = full_shape(tensor) if same_shape else None
+        label = f"{name}({tensor.label})"
+        return derived(tensor, key, site, dtypes=("int64",), shape=shape, content=Content(), label=label)
+
+    return handler
+
+
+def _ordered(name: str) -> Handler:
+    """Values with their positions, as ``topk`` and ``sort`` give them."""
+
+    def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
+        bound = Args("k dim" if name == "topk" else "dim", args, kwargs)
+        shape = full_shape(tensor)
+        if name == "topk" and shape is not None:
+            axis, count = integer_of(bound.get("dim") or Const(-1)), bound.get("k")
+            size = number_of(count) if count is not None else None
+            if axis is None or not -len(shape) <= axis < len(shape) or size is None:
+                shape = None
+            else:
+                axis %= len(shape)
+                shape = (*shape[:axis], size, *shape[axis + 1 :])
+        key = (name, *(key_of(a) for a in args), *((k, key_of(v)) for k, v in kwargs.items()))
+        label = f"{name}({tensor.label})"
+        values = derived(tensor, (*key, 0), site, shape=shape, content=Content(), label=label)
+        places = derived(
+            tensor,
+            (*key, 1),
+            site,
+            dtypes=("int64",),
+            shape=shape,
+            content=Content(),
+            label=f"{label}.indices",
+        )
+        return Sequence((values, places), "tuple", Num.of(2), names=("values", "indices"), place=site)
+
+    return handler
+
+
 def _paired(symbol: str) -> Handler:
     def handler(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value | None:
         other = Args("other", args, kwargs).get("other")
@@ -187,6 +233,13 @@ METHODS: dict[str, Handler] = {
     **{name: _map(name, False) for name in _FLOAT_MAPS},
     **{name: _map(name, None) for name in _NORMS},
     **{name: _map(name, True) for name in _MAPS},
+    "topk": _ordered("topk"),
+    "sort": _ordered("sort"),
+    "argsort": _indices("argsort", True),
+    "argmax": _indices("argmax", False),
+    "argmin": _indices("argmin", False),
+    "nonzero": _indices("nonzero", False),
+    "multinomial": _indices("multinomial", False),
     "matmul": _matmul,
     "bmm": _matmul,
     "mm": _matmul,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
@@ -295,7 +296,7 @@ class Subscripts(Operations):
                     )
                     contiguous = False
                     gaps = True
-                if isinstance(index, Unknown):
+                if isinstance(index, Unknown) and not _is_one_index(index):
                     shape = None
             else:
                 advanced = True
@@ -381,6 +382,15 @@ class Subscripts(Operations):
             place=site,
             label=f"{tensor.label}[...]",
         )
+
+
+def _is_one_index(index: Unknown) -> bool:
+    """Whether an index picks a single entry: by its type, or by the name of a layer's number."""
+    name = index.label.rsplit(".", 1)[-1]
+    return index.is_tensor is False or _LAYER_NUMBER.fullmatch(name) is not None
+
+
+_LAYER_NUMBER = re.compile(r"(?:(?:self|local|cur|current)_)?layer(?:_?(?:id|idx|index|no|num|number))?")
 
 
 def _keeps_matrix(indices: list[Any], rank: int | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from kvlint.contract.keys import intern
@@ -83,6 +84,11 @@ def key_of(value: Value) -> Hashable:
     return value
 
 
+def makes_object(name: str) -> bool:
+    """Whether a function is a class by its name: two calls with the same arguments make two objects."""
+    return name.rsplit(".", 1)[-1][:1].isupper()
+
+
 def label_of(value: Value) -> str:
     """How to name a value in a message."""
     if isinstance(value, Const):
@@ -120,6 +126,22 @@ def is_whole(value: Value) -> bool:
     if isinstance(value, Unknown):
         return value.hint is not None and value.hint.name == "int" and not value.hint.optional
     return isinstance(value, Number) and value.whole
+
+
+def whole_entries(a: Value, b: Value) -> Value | None:
+    """What stands for every entry of two lists in a row, when the entries of one are visibly integers.
+
+    Those of the other are numbers too then, as in a row that is padded with zeros.
+    """
+    entries: list[Value] = []
+    for value in (a, b):
+        if isinstance(value, Sequence) and value.kind == "list":
+            entries.extend(value.items or ([value.element] if value.element is not None else []))
+        elif not isinstance(value, Unknown) or value.is_tensor or (value.hint and value.hint.name != "list"):
+            return None
+    if not entries or not all(isinstance(e, (Const, Number)) and is_whole(e) for e in entries):
+        return None
+    return Number(Num.atom(("each", "entry", key_of(a), key_of(b)), "an entry"), True)
 
 
 def integer_of(value: Value | None) -> int | None:
@@ -1174,7 +1196,7 @@ def _repeat_interleave(tensor: Tensor, args: list[Value], kwargs: Mapping[str, V
 def _masked_fill(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
     bound = Args("mask value", args, kwargs)
     mask, filler = bound.get("mask"), bound.get("value")
-    content = Content()
+    content, dtypes = Content(), tensor.dtypes
     mask_tensor = as_tensor(mask) if mask is not None else None
     if tensor.content.fill == 0 and mask_tensor is not None:
         source = mask_tensor.content
@@ -1187,7 +1209,11 @@ def _masked_fill(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value],
             additive=negative,
             polarity=source.polarity,
         )
-    return derived(tensor, ("masked_fill", key_of(mask) if mask else None), site, content=content)
+        if dtypes is None and negative and value != -inf:
+            # Only floats have the lowest number of torch.finfo; infinity would be True in a bool tensor.
+            dtypes = FLOATING
+    key = ("masked_fill", key_of(mask) if mask else None)
+    return derived(tensor, key, site, content=content, dtypes=dtypes)
 
 
 def _not(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
@@ -1503,6 +1529,8 @@ def _where(args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value |
         elif first == 0 and second != 0:
             content = replace(masks.inverted_region(hidden), additive=second < -1)
     dtypes = next((v.dtypes for v in (yes, no) if isinstance(v, Tensor)), None)
+    if isinstance(yes, Const) and isinstance(no, Const) and float in (type(first), type(second)):
+        dtypes = DEFAULT_FLOAT
     key = ("where", *(key_of(a) for a in args))
     return fresh(
         key, "torch.where(...)", site, dtypes, full_shape(cond) if cond is not None else None, content
@@ -1560,7 +1588,9 @@ def _select(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site
 
 
 def _gather(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:
-    return derived(tensor, ("gather", *(key_of(a) for a in args)), site, shape=None, content=Content())
+    copied = copy_note(tensor, f"{tensor.label} at an index tensor is a copy", site)
+    key = ("gather", *(key_of(a) for a in args))
+    return derived(tensor, key, site, shape=None, content=Content(), copied=copied)
 
 
 def _copy(tensor: Tensor, args: list[Value], kwargs: Mapping[str, Value], site: Any) -> Value:

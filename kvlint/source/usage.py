@@ -103,12 +103,23 @@ class Usage:
                 read=self._indexed_reads(target),
                 whole=self._whole_use(target),
             )
+        if isinstance(target, cst.Attribute) and self._is_read(target):
+            return Use(dropped=False, kept=Site(self.chunk, target))
         if not isinstance(target, (cst.Tuple, cst.List)):
             return Use(dropped=False)
         if any(isinstance(e, cst.StarredElement) for e in target.elements):
             return Use(dropped=False)
         read = self._unpacked(target)
         return Use(dropped=False, unpacked=len(target.elements), read=read)
+
+    def _is_read(self, target: cst.Attribute) -> bool:
+        """Whether an attribute of that name is read anywhere in the same class."""
+        return any(
+            isinstance(node, cst.Attribute)
+            and node.attr.value == target.attr.value
+            and not isinstance(parent, (cst.AssignTarget, cst.AnnAssign))
+            for node, parent in self._parents.items()
+        )
 
     def _unpacked(self, target: cst.Tuple | cst.List) -> dict[int, Place]:
         """Where the elements of an unpacked result are read first."""

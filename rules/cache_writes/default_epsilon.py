@@ -47,7 +47,7 @@ class DefaultEpsilon(Rule):
         "one of two": """
             torch_npu.npu_mla_prolog_v3(  # KV616
                 x, dq, uq, uk, dkv, g1, g2, sin, cos, kv_cache, kr_cache, cache_index=slots,
-                rmsnorm_epsilon_cq=1e-6)
+                rmsnorm_epsilon_cq=1e-6)  # KV652
         """,
     }
     ok = {

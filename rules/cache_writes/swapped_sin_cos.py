@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvlint.contract.call import Arg, Call
+from kvlint.contract.call import Call
 from kvlint.contract.rule import NOT_APPLICABLE, PROVED, Confidence, Rule, Severity, Verdict, violated
 
 from ._common import KV_RMSNORM, PROLOG, labels
@@ -60,6 +60,18 @@ class SwappedSinCos(Rule):
             def rotate(query, sin_q, cos_q):
                 return torch_npu.npu_rotary_mul(query, sin_q, cos_q, rotary_mode="half")  # KV609
         """,
+        "named by the caller alone": """
+            def tables(both, positions):
+                first, second = both
+                return first[positions], second[positions]
+
+            def prolog(x, w, both, positions, slots, kv_cache, kr_cache):
+                cos, sin = tables(both, positions)
+                return torch_npu.npu_mla_prolog_v2(
+                    x, w.dq, w.uq, w.uk, w.dkv, w.g1, w.g2,
+                    cos,  # KV609
+                    sin, slots, kv_cache, kr_cache)
+        """,
     }
     ok = {
         "cos first": """
@@ -82,23 +94,28 @@ class SwappedSinCos(Rule):
     def check(self, call: Call) -> Verdict:
         """Judges the names of the pair."""
         cos, sin = call.arg("cos"), call.arg("sin")
-        says = self._says(cos), self._says(sin)
+        says = self._says(labels(cos)), self._says(labels(sin))
+        names = labels(cos)[:1], labels(sin)[:1]
+        if says == ("", ""):
+            # Where the values come from does not tell: what the call itself calls them.
+            names = (cos.written.lower(),), (sin.written.lower(),)
+            says = self._says(names[0]), self._says(names[1])
         if says == ("cos", "sin"):
             return PROVED
         if says != ("sin", "cos"):
             return NOT_APPLICABLE
         first = min(cos, sin, key=lambda arg: arg.param.position or 0)
         return violated(
-            f"{labels(cos)[0]} is passed as {cos.name} and {labels(sin)[0]} as {sin.name}: everything is "
+            f"{names[0][0]} is passed as {cos.name} and {names[1][0]} as {sin.name}: everything is "
             "rotated wrongly",
             first,
             fix="Exchange the two, or pass them by keyword.",
         )
 
     @staticmethod
-    def _says(arg: Arg) -> str:
+    def _says(names: tuple[str, ...]) -> str:
         found = set()
-        for label in labels(arg):
+        for label in names:
             words = {word[:3] for word in re.split(r"[^a-z]+", label) if word in _WORDS}
             found.add(words.pop() if len(words) == 1 else "")
         return found.pop() if len(found) == 1 else ""

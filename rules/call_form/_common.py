@@ -91,6 +91,16 @@ def rescaled(left: Fact[Num], right: Fact[Num]) -> Tri:
     return certain
 
 
+def on_sequence_axis(heads: Fact[Num], head_axis: Fact[Num], sequence_axis: Fact[Num]) -> bool:
+    """Whether a named number of heads is the size of the sequence axis, and not that of the head axis.
+
+    They could be equal by accident; code that is right only then is still wrong code.
+    """
+    if not (heads.known and sequence_axis.known) or heads.value.const is not None:
+        return False
+    return sequence_axis.value == heads.value and not (head_axis.known and head_axis.value == heads.value)
+
+
 def schemas(call: Call) -> tuple[Operator, ...]:
     """The schemas the call may meet: that of the configured release, or every one there ever was."""
     operator = call.operator
@@ -129,3 +139,13 @@ def head_dim(call: Call, arg: Arg) -> Fact[Num]:
     if quotient is None:
         return Fact.unknown("the number of KV heads is 0", arg.place)
     return Fact.of(quotient, *last.notes)
+
+
+def inverse_square(factor: Num) -> Num:
+    """``factor ** -2``; the root of a sum is an atom that remembers the sum."""
+    base = factor.power(-2)
+    atom = base.single
+    if atom is not None and isinstance(atom.key, tuple) and len(atom.key) == 2 and atom.key[0] == "sum":
+        inner = atom.key[1]
+        return inner if isinstance(inner, Num) else base
+    return base

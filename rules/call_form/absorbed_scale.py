@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from kvlint.contract.call import Call
 from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import YES, Fact, Note, Tri
 
-from ._common import rope, whole
+from ._common import inverse_square, rope, whole
 from .scale_not_head_dim import close
 
 ABSORBED = ("npu_sparse_flash_attention", "_npu_paged_attention_mla", "npu_multi_head_latent_attention")
 """Operators that only exist for the absorbed form."""
+FIX = "Use the head before absorption: (qk_nope_head_dim + qk_rope_head_dim) ** -0.5."
+JOINT = "the width of the absorbed query with its rope part"
 
 
 class AbsorbedScale(RunRule):
@@ -19,7 +23,9 @@ class AbsorbedScale(RunRule):
 
     ## What it does
     For a call with separate rope parts, or an operator for absorbed MLA, reports a scale that is
-    1/sqrt(query's own last axis), and for the absorbed form 1/sqrt(512 + 64).
+    1/sqrt(query's own last axis), and for the absorbed form (also known by key and value being one tensor)
+    1/sqrt(512 + 64) or the same with the widths by name. A size that is called nope or kv_lora_rank tells the
+    part by itself.
 
     ## Why it is wrong
     The scale belongs to the head the model was trained with: nope and rope part before absorption, 128 + 64 =
@@ -70,8 +76,39 @@ class AbsorbedScale(RunRule):
                 block_table=table, actual_seq_lengths_query=ends, actual_seq_lengths_kv=lens, query_rope=qr,
                 key_rope=kr, layout_query="TND", layout_kv="PA_BSND", sparse_mode=3, attention_mode=2)
         """,
+        "widths by name": """
+            class Decode:
+                def __init__(self, config):
+                    self.width = config.kv_lora_rank + config.qk_rope_head_dim
+                    self.heads, self.scale = config.heads, self.width ** -0.5
+
+                def forward(self, q, latent, qr, kr, table, ends, lens):
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, latent, latent, query_rope=qr, key_rope=kr, num_heads=self.heads,
+                        num_key_value_heads=1, input_layout="TND", block_table=table, block_size=128,
+                        actual_seq_lengths=ends, actual_seq_lengths_kv=lens,
+                        scale=self.scale,  # KV109
+                    )
+        """,
+        "nope part by name": """
+            def decode(q, latent, qr, kr, table, ends, lens, config):
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, latent, latent, query_rope=qr, key_rope=kr, num_heads=16, num_key_value_heads=1,
+                    input_layout="TND", block_table=table, block_size=128, actual_seq_lengths=ends,
+                    actual_seq_lengths_kv=lens,
+                    scale=config.qk_nope_head_dim ** -0.5,  # KV109
+                )
+        """,
     }
     ok = {
+        "both parts by name": """
+            def decode(q, latent, qr, kr, table, ends, lens, config):
+                width = config.qk_nope_head_dim + config.qk_rope_head_dim
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, latent, latent, query_rope=qr, key_rope=kr, num_heads=16, num_key_value_heads=1,
+                    input_layout="TND", block_table=table, block_size=128, actual_seq_lengths=ends,
+                    actual_seq_lengths_kv=lens, scale=width ** -0.5)
+        """,
         "head of the model": """
             q = x.view(4, 1, 16, 512)
             torch_npu.npu_fused_infer_attention_score(
@@ -111,27 +148,74 @@ class AbsorbedScale(RunRule):
             return NOT_APPLICABLE
         factor = scale.number
         dim = call.arg("query").dim(-1) if always else call.head_dim
-        absorbed = always or whole(dim) == 512
         if split.unknown or not factor.known:
             return undecided(split, *factor.notes)
-        for wrong, what in _wrong_forms(dim, call.arg("query_rope").dim(-1), absorbed):
+        latent = call.arg("key")
+        shared = (
+            call.operator.family == "fia"
+            and latent.same_as(call.arg("value")).yes
+            and whole(dim) in (None, 512)
+            and whole(latent.dim(-1)) in (None, 512)
+        )
+        absorbed = always or shared or whole(dim) == 512
+        forms = _wrong_forms(dim, call.arg("query_rope").dim(-1), absorbed)
+        if shared:
+            forms += _latent_forms(call)
+        named = _named_part(factor.value)
+        if named:
+            return violated(
+                f"{scale.name} is 1/sqrt({inverse_square(factor.value).label}), {named}",
+                scale,
+                factor.notes,
+                fix=FIX,
+            )
+        for wrong, what in forms:
             if close(factor.value, wrong.power(-0.5)):
                 return violated(
                     f"{scale.name} is 1/sqrt({wrong.label}), {what}",
                     scale,
                     (*factor.notes, *dim.notes),
-                    fix="Use the head before absorption: (qk_nope_head_dim + qk_rope_head_dim) ** -0.5.",
+                    fix=FIX,
                 )
         return undecided(Tri(None, (*dim.notes, Note("the head dim of the model is not visible here"))))
 
 
+def _latent_forms(call: Call) -> list[tuple[Num, str]]:
+    """The widths of the absorbed query by those of the cache that it meets."""
+    key, rotary = call.arg("key"), call.arg("key_rope").dim(-1)
+    single = whole(call.kv_heads) == 1 and key.rank.known and key.rank.value in (3, 4)
+    width = key.dim(-1)
+    if not (single and width.known):
+        return []
+    found = [(width.value, "the width of the absorbed query")]
+    if rotary.known:
+        found.append((width.value + rotary.value, JOINT))
+    return found
+
+
+def _named_part(factor: Num) -> str:
+    """What a scale leaves out or adds, when its size is called by the name of one part of the head."""
+    base = inverse_square(factor)
+    parts = [monomial[0][0] for monomial in base.terms if len(monomial) == 1 and monomial[0][1] == 1]
+    if len(parts) != len(base.terms) or any(value != 1 for value in base.terms.values()):
+        return ""
+    names = [part.label.rsplit(".", 1)[-1] for part in parts]
+    if len(names) == 1 and _NOPE.search(names[0]) and "rope" not in names[0]:
+        return "the nope part alone, which leaves out the rope part"
+    if "kv_lora_rank" in names and all(name == "kv_lora_rank" or "rope" in name for name in names):
+        return JOINT if len(names) > 1 else "the width of the absorbed query"
+    return ""
+
+
+_NOPE = re.compile(r"(?:^|_)nope(?:_head)?(?:_dim|_size)?$")
+
+
 def _wrong_forms(dim: Fact[Num], rotary: Fact[Num], absorbed: bool) -> list[tuple[Num, str]]:
     found: list[tuple[Num, str]] = []
-    joint = "the width of the absorbed query with its rope part"
     if absorbed:
-        found += [(Num.of(576), joint), (Num.of(512), "the width of the absorbed query")]
+        found += [(Num.of(576), JOINT), (Num.of(512), "the width of the absorbed query")]
         if dim.known and rotary.known:
-            found.append((dim.value + rotary.value, joint))
+            found.append((dim.value + rotary.value, JOINT))
     if dim.known:
         found.append((dim.value, "query's own last axis, which leaves out the rope part or is absorbed"))
     return found

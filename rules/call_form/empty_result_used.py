@@ -63,6 +63,14 @@ class EmptyResultUsed(Rule):
                     attn = self.attend(q, kc, vc, table, lens, torch.empty_like(q))
                     return attn.view(-1, 1024)
         """,
+        "kept instead of the caches": """
+            class Cache:
+                def __init__(self, shape):
+                    self.pair = torch.zeros(shape), torch.zeros(shape)
+
+                def write(self, k, v, slots):
+                    self.pair = torch_npu._npu_reshape_and_cache(k, v, *self.pair, slots)  # KV132
+        """,
         "chained": """
             y = torch_npu._npu_flash_attention(q, k, v, mask, lens, 0.1, 8, 8, buffer).view(-1, 1024)  # KV132
         """,
@@ -96,7 +104,7 @@ class EmptyResultUsed(Rule):
             return NOT_APPLICABLE
         if use.dropped or use.read == {}:
             return PROVED
-        if not (use.whole or use.unpacked or use.read or use.touched):
+        if not (use.whole or use.unpacked or use.read or use.touched or use.kept):
             return undecided(Note("what happens to the result is not visible", call.place))
         return violated(
             f"{call.operator.name} returns None, what it computes is in the buffer it was given",

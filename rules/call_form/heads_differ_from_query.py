@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    violated,
+)
 
-from ._common import rescaled
+from ._common import on_sequence_axis, rescaled
 
 
 class HeadsDifferFromQuery(RunRule):
@@ -14,11 +22,12 @@ class HeadsDifferFromQuery(RunRule):
     ## What it does
     Compares `num_heads` / `num_query_heads` / `head_num` with the head axis of query in layouts that have
     one. Reported are different constants, and a size that is the other one times a factor with a name, such
-    as `heads // ranks` against `heads`.
+    as `heads // ranks` against `heads`. Reported is also a query whose sequence axis has that very number:
+    heads and tokens are in the order of another layout.
 
     ## Why it is wrong
-    Tiling rejects the call. The usual cause is a global head count after the tensors were split over ranks,
-    which works as long as one rank is tested.
+    Tiling rejects the call. The usual causes are a global head count after the tensors were split over ranks,
+    which works as long as one rank is tested, and a missing or surplus transpose.
 
     ## Use instead
     Pass the number of heads this rank holds, for example `query.shape[1]` for BNSD.
@@ -64,8 +73,24 @@ class HeadsDifferFromQuery(RunRule):
                 16,  # KV105
                 "TND", scale=0.1, actual_seq_qlen=ends, actual_seq_kvlen=ends)
         """,
+        "tokens before heads in BNSD": """
+            class Attention:
+                def forward(self, x, k, v):
+                    q = x.view(x.shape[0], -1, self.heads, self.dim)
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=self.heads, num_key_value_heads=1, scale=0.1,  # KV105
+                        input_layout="BNSD")
+        """,
     }
     ok = {
+        "tokens before heads, transposed": """
+            class Attention:
+                def forward(self, x, k, v):
+                    q = x.view(x.shape[0], -1, self.heads, self.dim).transpose(1, 2).contiguous()
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=self.heads, num_key_value_heads=1, scale=0.1,
+                        input_layout="BNSD")
+        """,
         "constants": """
             q = x.view(2, 16, 8, 128)
             torch_npu.npu_fused_infer_attention_score(
@@ -101,6 +126,13 @@ class HeadsDifferFromQuery(RunRule):
         axis, told = call.query_heads_axis, call.heads
         seen = axis.value.label if axis.known else "?"
         shown = told.value.label if told.known else "?"
+        if heads.given.yes and on_sequence_axis(told, axis, call.query_length):
+            return violated(
+                f"the {shown} heads of query are on its sequence axis in {call.query_layout.get('?')}",
+                call.arg("query"),
+                axis.notes,
+                fix="Transpose query, or name the layout it has.",
+            )
         return require(
             ~rescaled(axis, told),
             f"{heads.name} is {shown}, but query has {seen} heads in {call.query_layout.get('its layout')}",

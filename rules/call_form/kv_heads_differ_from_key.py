@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    violated,
+)
 
-from ._common import INFERENCE, paged, rescaled
+from ._common import INFERENCE, on_sequence_axis, paged, rescaled
 
 
 class KvHeadsDifferFromKey(RunRule):
@@ -13,7 +21,8 @@ class KvHeadsDifferFromKey(RunRule):
 
     ## What it does
     Compares a given `num_key_value_heads` with the head axis of an unpaged BNSD or BSND key. Reported are
-    different constants, and a size that is the other one times a factor with a name.
+    different constants, a size that is the other one times a factor with a name, and a key whose sequence
+    axis has that very number: heads and tokens are in the order of another layout.
 
     ## Why it is wrong
     Prefill tiling rejects the call. Decode (one query token) does not compare the two, reads key and value
@@ -52,6 +61,13 @@ class KvHeadsDifferFromKey(RunRule):
                     num_key_value_heads=kv_heads,  # KV106
                 )
         """,
+        "tokens before heads in BNSD": """
+            def attend(q, y, heads, kv_heads, dim):
+                k = y.view(y.shape[0], y.shape[1], kv_heads, dim)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, k, num_heads=heads, num_key_value_heads=kv_heads, scale=dim**-0.5,  # KV106
+                    input_layout="BNSD")
+        """,
     }
     ok = {
         "the same": """
@@ -80,10 +96,18 @@ class KvHeadsDifferFromKey(RunRule):
         axis, told = call.key_heads_axis, given.number
         seen = axis.value.label if axis.known else "?"
         shown = told.value.label if told.known else "?"
+        applies = given.given & ~paged(call) & call.query_layout.among(("BNSD", "BSND"))
+        if applies.yes and on_sequence_axis(told, axis, call.key_length):
+            return violated(
+                f"the {shown} heads of key are on its sequence axis in {call.query_layout.get('?')}",
+                call.arg("key"),
+                axis.notes,
+                fix="Transpose key and value, or name the layout they have.",
+            )
         return require(
             ~rescaled(axis, told),
             f"{given.name} is {shown}, but key has {seen} heads",
-            when=given.given & ~paged(call) & call.query_layout.among(("BNSD", "BSND")),
+            when=applies,
             at=given,
             fix=f"Pass {given.name}={seen}.",
         )

@@ -15,6 +15,7 @@ from kvlint.contract.rule import (
     violated,
 )
 
+from ._common import inverse_square
 from .scale_not_head_dim import close
 
 
@@ -86,7 +87,7 @@ class PaddedScale(RunRule):
             return NOT_APPLICABLE
         if not (padding.known and factor.known):
             return undecided(*padding.notes, *factor.notes)
-        base = _inverse_square(factor.value)
+        base = inverse_square(factor.value)
         dim = query.dim(-1)
         same_size = dim.known and close(base, dim.value)
         if same_size or _contains(base, padding.value):
@@ -100,16 +101,6 @@ class PaddedScale(RunRule):
         if dim.known and close(base, dim.value - padding.value):
             return PROVED
         return undecided(*dim.notes)
-
-
-def _inverse_square(factor: Num) -> Num:
-    """``factor ** -2``; the root of a sum is an atom that remembers the sum."""
-    base = factor.power(-2)
-    atom = base.single
-    if atom is not None and isinstance(atom.key, tuple) and len(atom.key) == 2 and atom.key[0] == "sum":
-        inner = atom.key[1]
-        return inner if isinstance(inner, Num) else base
-    return base
 
 
 def _contains(base: Num, part: Num) -> bool:

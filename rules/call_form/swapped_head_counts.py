@@ -65,6 +65,18 @@ class SwappedHeadCounts(Rule):
                 32,  # KV119
                 out)
         """,
+        "a count that falls back to the other": """
+            class Attention:
+                def __init__(self, num_heads, num_kv_heads=None):
+                    self.num_heads = num_heads
+                    self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+
+                def forward(self, q, kc, vc, table, lens, out):
+                    torch_npu._npu_paged_attention(
+                        q, kc, vc,
+                        self.num_heads,  # KV119
+                        self.num_kv_heads, 0.1, table, lens, out)
+        """,
     }
     ok = {
         "KV count first": """
@@ -101,14 +113,19 @@ class SwappedHeadCounts(Rule):
         if few == 1 or (heads.number.known and kv.number.known and heads.number.value == kv.number.value):
             # One KV head is never too many, and equal counts can be exchanged.
             return PROVED
-        query_name, kv_name = _label(heads), _label(kv)
-        if query_name and kv_name and KV_WORD.search(query_name) and not KV_WORD.search(kv_name):
-            return violated(
-                f"{kv.name} gets {kv_name} and {heads.name} gets {query_name}",
-                kv,
-                (*heads.number.notes, *kv.number.notes),
-                fix="Exchange them, or pass both by name.",
-            )
+        # What the values are called where they come from, or what the call itself calls them.
+        for query_name, kv_name in ((_label(heads), _label(kv)), (heads.written.lower(), kv.written.lower())):
+            if not query_name or not kv_name:
+                continue
+            if KV_WORD.search(query_name) and not KV_WORD.search(kv_name):
+                return violated(
+                    f"{kv.name} gets {kv_name} and {heads.name} gets {query_name}",
+                    kv,
+                    (*heads.number.notes, *kv.number.notes),
+                    fix="Exchange them, or pass both by name.",
+                )
+            if KV_WORD.search(kv_name) and not KV_WORD.search(query_name):
+                break
         return undecided(*heads.number.notes, *kv.number.notes)
 
 

@@ -9,7 +9,7 @@ from kvlint.contract.call import Call, Keyword, leaves
 from kvlint.contract.data.roles import FAMILY_ROLES
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import Note
-from kvlint.contract.values import Absent
+from kvlint.contract.values import Absent, Choice, Sequence, Tensor, Unknown, Value
 
 from ._common import schemas
 
@@ -82,8 +82,33 @@ class UnknownKeyword(Rule):
                 block_table=table,  # KV102
             )
         """,
+        "option of a constructor": """
+            class Attention:
+                def __init__(self, heads, window=None):
+                    self.heads, self.options = heads, {"sparse_mode": 3}
+                    if window is not None:
+                        self.options = {"sparse_mode": 4, "pre_tokens": window}
+
+                def forward(self, q, k, v, mask):
+                    return torch_npu.npu_fusion_attention(
+                        q, k, v, self.heads, "BSND", scale=0.1, atten_mask=mask,
+                        **self.options)  # KV102
+        """,
     }
     ok = {
+        "names for each operator": """
+            class Attention:
+                def __init__(self, heads, second):
+                    self.heads, self.second = heads, second
+                    self.options = {"softmax_scale": 0.1} if second else {"scale": 0.1}
+
+                def forward(self, q, k, v):
+                    if self.second:
+                        return torch_npu.npu_fused_infer_attention_score_v2(
+                            q, k, v, num_query_heads=self.heads, **self.options)
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=self.heads, **self.options)
+        """,
         "v2 names in v2": """
             torch_npu.npu_fused_infer_attention_score_v2(
                 q, k, v, input_layout="BSH", num_key_value_heads=8, softmax_scale=0.1, num_query_heads=8,
@@ -115,7 +140,7 @@ def _judge(call: Call, keyword: Keyword) -> Verdict:
     passed = [not isinstance(value, Absent) for _, value in leaves(keyword.value, call.assumed)]
     if passed and not any(passed):
         return NOT_APPLICABLE
-    if not keyword.certain and not all(passed):
+    if not keyword.certain and not all(passed) and not _goes_with_itself(keyword.value):
         return undecided(Note(f"{keyword.name} is passed on some paths only", keyword.place))
     operator = call.operator
     elsewhere = [schema for schema in schemas(call) if schema.param(keyword.name) is not None]
@@ -129,6 +154,24 @@ def _judge(call: Call, keyword: Keyword) -> Verdict:
         keyword.place or call.place,
         fix=f"Pass {here} instead." if here else f"Remove {keyword.name}.",
     )
+
+
+def _goes_with_itself(value: Value) -> bool:
+    """Whether an option is passed whenever it is there: the test is about the very value.
+
+    Which operator is called does not depend on that, so the keyword is meant for this one.
+    """
+    if not isinstance(value, Choice):
+        return False
+    cond, holds = value.cond, True
+    while len(cond.parts) == 1:
+        cond, part = cond.parts[0]
+        holds = holds == part
+    given = (cond.kind == "truth") == holds
+    there, gone = (value.yes, value.no) if given else (value.no, value.yes)
+    if cond.kind not in ("none", "truth") or not isinstance(gone, Absent):
+        return False
+    return isinstance(there, (Unknown, Tensor, Sequence)) and there.key == cond.key
 
 
 def _same_meaning(call: Call, name: str) -> str:

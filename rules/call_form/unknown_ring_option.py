@@ -57,6 +57,14 @@ class UnknownRingOption(RunRule):
                 calc_type="calc_type_default",  # KV140
             )
         """,
+        "later step that starts again": """
+            def step(q, qr, k, kr, v, mask, lens, out, lse, first):
+                torch_npu.atb.npu_ring_mla(
+                    q, qr, k, kr, v, mask, lens, 16, 16, qk_scale=0.1,
+                    pre_out=None if first else out, prev_lse=None if first else lse,
+                    calc_type="calc_type_first_ring",  # KV140
+                    output=out, softmax_lse=lse)
+        """,
     }
     ok = {
         "first step": """
@@ -93,4 +101,11 @@ class UnknownRingOption(RunRule):
                 when=step.constant.equals("calc_type_default"),
                 at=step,
                 fix=f"Pass {name}, or calc_type_first_ring.",
+            )
+            yield require(
+                ~meant(given),
+                f"{name} is passed, but calc_type_first_ring starts a ring and leaves it out",
+                when=step.constant.equals("calc_type_first_ring"),
+                at=step if step.given.yes else given,
+                fix='Pass calc_type="calc_type_default" to go on from it.',
             )

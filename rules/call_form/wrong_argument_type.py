@@ -191,10 +191,10 @@ def _fits(arg: Arg, value: Value) -> Tri:
 
 
 def _is_measured(key: Hashable) -> bool:
-    """Whether a number comes from ``len``, a size or ``.item()``, which give no tensor and no list."""
+    """Whether a number comes from ``len``, a size, a counter or ``.item()``: no tensor and no list."""
     if not isinstance(key, tuple) or not key:
         return False
-    return key[0] in ("dim", "len", "numel", "size") or (key[0] == "item" and len(key) == 2)
+    return key[0] in ("dim", "len", "numel", "size", "counter") or (key[0] == "item" and len(key) == 2)
 
 
 def _declared_fits(value: Unknown, kind: str, optional: bool, many: bool) -> bool:

@@ -73,6 +73,20 @@ def one_entry(lengths: Arg) -> bool:
     return count.known and count.value.integer == 1
 
 
+def is_sum_of(tokens: Num, lengths: Arg) -> bool:
+    """Whether a number of tokens is the sum over the very entries that are passed."""
+    if len(lengths.options) != 1:
+        return False
+    value, atom = lengths.options[0], tokens.single
+    if atom is None or not isinstance(value, (Unknown, Tensor, Sequence)) or not isinstance(atom.key, tuple):
+        return False
+    key = atom.key
+    if len(key) == 2 and key[0] == "item" and isinstance(key[1], tuple) and key[1][:1] == (("sum",),):
+        # lengths.sum().item()
+        return origin(key[1][1]) == origin(value.key)
+    return len(key) == 2 and key[0] == "sum of" and key[1] == origin(value.key)
+
+
 def bare_input(value: Value) -> bool:
     """Whether a value is a parameter, attribute or metadata field as it came, at most cast or copied."""
     return isinstance(value, (Unknown, Tensor, Sequence)) and is_input(origin(value.key))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from kvlint.contract.call import Call
+from collections.abc import Hashable
+
+from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
+from kvlint.contract.values import Tensor
 
 from ._common import writes
 
@@ -13,7 +16,8 @@ class CacheReadWithoutLength(RunRule):
 
     ## What it does
     Reports a call whose key is the very tensor that `scatter_update_` or `npu_scatter_nd_update_` writes in
-    the same function, while neither key lengths nor a mask nor a block table are passed.
+    the same function, while neither key lengths nor a mask nor a block table are passed. For one query token
+    so it does with a whole buffer that its class fills at a position it counts up.
 
     ## Why it is wrong
     Without lengths every row of the cache counts as a key: the zeros behind the current position, or rows
@@ -71,8 +75,45 @@ class CacheReadWithoutLength(RunRule):
                         self.v_cache, num_heads=8, scale=0.1, input_layout="BNSD",
                     )
         """,
+        "rows counted by the cache": """
+            class Cache:
+                def __init__(self, batch, heads, size, dim):
+                    self.k = torch.zeros(batch, heads, size, dim)
+                    self.v = torch.zeros(batch, heads, size, dim)
+                    self.used = 0
+
+                def append(self, k, v):
+                    self.k[:, :, self.used : self.used + 1] = k
+                    self.v[:, :, self.used : self.used + 1] = v
+                    self.used += 1
+                    return self.k, self.v
+
+            class Layer:
+                def __init__(self, batch, heads, size, dim):
+                    self.cache = Cache(batch, heads, size, dim)
+
+                def decode(self, q, k, v):
+                    keys, values = self.cache.append(k, v)
+                    return torch_npu.npu_incre_flash_attention(
+                        q,
+                        keys,  # KV319
+                        values, num_heads=8, scale_value=0.1, input_layout="BNSD")
+        """,
     }
     ok = {
+        "as many rows as are used": """
+            class Cache:
+                def __init__(self, batch, heads, size, dim):
+                    self.k = torch.zeros(batch, heads, size, dim)
+                    self.used = 0
+
+                def decode(self, q, k):
+                    self.k[:, :, self.used] = k
+                    self.used += 1
+                    rows = self.k[:, :, : self.used].contiguous()
+                    return torch_npu.npu_incre_flash_attention(
+                        q, rows, rows, num_heads=8, scale_value=0.1, input_layout="BNSD")
+        """,
         "with lengths": """
             class Attention:
                 def decode(self, q, k, v, pos):
@@ -114,7 +155,9 @@ class CacheReadWithoutLength(RunRule):
         key, lengths = call.arg("key"), call.arg("kv_lens")
         if call.scope is None or lengths.is_none.no or call.arg("mask").is_none.no or call.paged.yes:
             return NOT_APPLICABLE
-        if not any(writes(other, key) for other in (*call.scope.calls, *call.earlier)):
+        written = any(writes(other, key) for other in (*call.scope.calls, *call.earlier))
+        one = call.operator.family == "ifa" or call.single_token.yes
+        if not written and not (one and _is_grown(call, key)):
             return NOT_APPLICABLE
         return require(
             ~lengths.is_none,
@@ -124,3 +167,18 @@ class CacheReadWithoutLength(RunRule):
             at=key,
             fix=f"Pass the number of valid rows as {lengths.name}, or slice the cache.",
         )
+
+
+def _is_grown(call: Call, key: Arg) -> bool:
+    """Whether this is the whole of a buffer that is filled row by row."""
+    value = key.options[0] if len(key.options) == 1 else None
+    if not isinstance(value, Tensor) or value.storage not in call.grown:
+        return False
+    identity: Hashable = value.key
+    while isinstance(identity, tuple) and len(identity) > 1 and identity[0] in ("stored", "changed"):
+        # The same tensor before it was written to.
+        identity = identity[-1]
+    memory = value.storage
+    while isinstance(memory, tuple) and len(memory) == 2 and memory[0] in ("kept", "fresh"):
+        memory = memory[1]
+    return identity == memory

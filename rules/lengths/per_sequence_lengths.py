@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require
-from kvlint.contract.tri import Tri
+from kvlint.contract.num import Num
+from kvlint.contract.rule import (
+    NOT_APPLICABLE,
+    Confidence,
+    RunRule,
+    Severity,
+    Verdict,
+    require,
+    violated,
+)
+from kvlint.contract.tri import Fact, Tri
 from kvlint.contract.values import LengthForm
 
-from ._common import SPARSE, keys_packed, one_entry, query_packed
+from ._common import SPARSE, is_sum_of, keys_packed, one_entry, query_packed
 
 
 class PerSequenceLengths(RunRule):
@@ -17,7 +26,8 @@ class PerSequenceLengths(RunRule):
 
     ## What it does
     Follows how a length list is made (a difference of neighbours of `cu_seqlens`, `torch.diff`, ...) and
-    reports per-sequence lengths for packed queries, and for packed keys without a block table.
+    reports per-sequence lengths for packed queries, and for packed keys without a block table. A list whose
+    sum is the number of packed tokens holds lengths, too.
 
     ## Why it is wrong
     In the TND layout entry i is where sequence i ends. Per-sequence lengths put the ends in the wrong
@@ -69,6 +79,15 @@ class PerSequenceLengths(RunRule):
                 actual_seq_kvlen=kv_lens, block_table=table, block_size=128,
             )
         """,
+        "the sum of the list is the number of tokens": """
+            def run(q, k, v, q_ends, kv_lens):
+                total = sum(kv_lens)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k[:total].view(total, 8, 128), v[:total].view(total, 8, 128), num_heads=8,
+                    num_key_value_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=q_ends,
+                    actual_seq_lengths_kv=kv_lens,  # KV302
+                )
+        """,
     }
     ok = {
         "running sums": """
@@ -103,13 +122,21 @@ class PerSequenceLengths(RunRule):
 
     def check(self, call: Call) -> Iterator[Verdict]:
         """Judges query and key lengths apart."""
-        yield _judge(call, call.arg("q_lens"), query_packed(call))
-        yield _judge(call, call.arg("kv_lens"), keys_packed(call))
+        yield _judge(call, call.arg("q_lens"), query_packed(call), call.query_length)
+        yield _judge(call, call.arg("kv_lens"), keys_packed(call), call.key_length)
 
 
-def _judge(call: Call, lengths: Arg, when: Tri) -> Verdict:
+def _judge(call: Call, lengths: Arg, when: Tri, tokens: Fact[Num]) -> Verdict:
     if lengths.is_none.yes or one_entry(lengths):
         return NOT_APPLICABLE
+    if when.yes and tokens.known and is_sum_of(tokens.value, lengths):
+        return violated(
+            f"there are {tokens.value.label} tokens, so {lengths.name} holds one length per sequence; packed "
+            "tokens need running sums",
+            lengths,
+            tokens.notes,
+            f"Pass the running sum of the lengths as {lengths.name}, without the leading 0.",
+        )
     return require(
         ~lengths.length_form.equals(LengthForm.PER_SEQUENCE),
         f"{lengths.name} holds one length per sequence, packed tokens need running sums",

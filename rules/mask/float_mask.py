@@ -58,6 +58,14 @@ class FloatMask(RunRule):
                 opts["atten_mask"] = visible.half()  # KV202
                 torch.ops.npu.npu_prompt_flash_attention(q, k, v, **opts)
         """,
+        "additive mask of any width": """
+            def attend(q, k, v, keep):
+                bias = torch.zeros(keep.shape, dtype=q.dtype).masked_fill(keep == 0, torch.finfo(q.dtype).min)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, scale=0.1, input_layout="BNSD", sparse_mode=1, inner_precise=2,
+                    atten_mask=bias,  # KV202
+                )
+        """,
     }
     ok = {
         "bool": """

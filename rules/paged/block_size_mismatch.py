@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
+from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, require, undecided
 from kvlint.contract.sizes import equal, kept_apart
+from kvlint.contract.tri import NO, Fact
 
 from ._common import paged, split_heads
 
@@ -76,6 +78,20 @@ class BlockSizeMismatch(RunRule):
                         actual_seq_lengths_kv=lens,
                     )
         """,
+        "size of the axis before": """
+            class Decode:
+                def __init__(self, blocks, kv_heads, dim):
+                    self.kv_heads = kv_heads
+                    self.kc = torch.zeros(blocks, kv_heads, 128, dim, dtype=torch.float16)
+
+                def forward(self, q, table, lens):
+                    _, size, _, _ = self.kc.shape
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q.view(-1, 8, 1, 128), self.kc, self.kc, num_heads=8, scale=0.1, input_layout="BNSD",
+                        num_key_value_heads=self.kv_heads, block_table=table, actual_seq_lengths_kv=lens,
+                        block_size=size,  # KV406
+                    )
+        """,
     }
     ok = {
         "the same": """
@@ -130,6 +146,9 @@ class BlockSizeMismatch(RunRule):
         lone = cache.dim(0).known and cache.dim(0).value.integer is None
         if same.unknown and axis == 1 and lone and (contiguous & kept_apart(number, block)).yes:
             same = ~(contiguous & kept_apart(number, block))
+        if same.unknown and axis == 2 and _is_heads(number, cache.dim(1), call.kv_heads):
+            # It was read off the axis of the KV heads.
+            same = NO
         shown, given = (fact.value.label if fact.known else "?" for fact in (block, number))
         yield require(
             same,
@@ -139,3 +158,10 @@ class BlockSizeMismatch(RunRule):
             at=size,
             fix=f"Pass {size.name}={shown}, or view the cache with blocks of {given}.",
         )
+
+
+def _is_heads(size: Fact[Num], axis: Fact[Num], heads: Fact[Num]) -> bool:
+    """Whether a size is the named number of KV heads, which is the size of the axis before the blocks."""
+    if not (size.known and axis.known and heads.known):
+        return False
+    return size.value == axis.value == heads.value and heads.value.integer is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlint.contract.call import Call
+from kvlint.contract.num import Num
 from kvlint.contract.rule import (
     NOT_APPLICABLE,
     PROVED,
@@ -16,7 +17,7 @@ from kvlint.contract.rule import (
     violated,
 )
 from kvlint.contract.sizes import constant, equal
-from kvlint.contract.tri import Tri
+from kvlint.contract.tri import Fact, Tri
 
 _NZ = (16, 32)
 
@@ -58,6 +59,20 @@ class HeadsFirstAtbCache(RunRule):
                 value_cache=kc,  # KV413
                 num_kv_heads=8, num_heads=32, scale_value=0.1, block_table=table, context_lens=lens, out=out)
         """,
+        "counts by name": """
+            class Decode:
+                def __init__(self, blocks, heads, kv_heads, dim):
+                    self.heads, self.kv_heads = heads, kv_heads
+                    self.kc = torch.zeros(blocks, kv_heads, 128, dim, dtype=torch.float16)
+
+                def forward(self, q, table, lens, out):
+                    torch_npu._npu_paged_attention(
+                        query=q, num_kv_heads=self.kv_heads, num_heads=self.heads, scale_value=0.1,
+                        block_table=table, context_lens=lens, out=out,
+                        key_cache=self.kc,  # KV413
+                        value_cache=self.kc,  # KV413
+                    )
+        """,
     }
     ok = {
         "block before heads": """
@@ -93,7 +108,7 @@ class HeadsFirstAtbCache(RunRule):
             first, second = equal(cache.dim(1), heads), equal(cache.dim(2), heads)
             if second.yes or constant(cache.dim(3)).among(_NZ).yes:
                 yield PROVED
-            elif first.yes and second.no:
+            elif first.yes and (second.no or _named(heads)):
                 yield violated(
                     f"axis 1 of {cache.name} is the KV head count, but ATB reads (blocks, block, heads, dim)",
                     cache,
@@ -102,3 +117,8 @@ class HeadsFirstAtbCache(RunRule):
                 )
             else:
                 yield undecided(first, second)
+
+
+def _named(heads: Fact[Num]) -> bool:
+    """Whether the count is no constant: another size that equals it does so by accident."""
+    return heads.known and heads.value.integer is None

@@ -23,7 +23,7 @@ from support.probe import of, possible, sizes
         ("[a, b]", None),
         ("[a + b]", None),
         ("[item.pages for item in x]", None),
-        ("[item.pages + [0] for item in x]", None),
+        ("[item.pages + [0] for item in x]", ["len(x)", "?"]),
         ("[pad(item) for item in x]", None),
         ("x", None),
         ("x.tolist()", None),
@@ -42,6 +42,9 @@ def test_rows_collected_in_a_loop() -> None:
     """
     assert sizes(of("torch.tensor(rows)", before.format(row="item.pages"))) is None
     assert sizes(of("torch.tensor(rows)", before.format(row="0"))) in (None, ["?"])
+    padded = of("torch.tensor(rows)", before.format(row="item.pages + [0] * (n - len(item.pages))"))
+    assert sizes(padded) == ["?", "?"]
+    assert possible(padded.dtype) == {"int64"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,10 @@ def test_rows_collected_in_a_loop() -> None:
         ("[len(x), x.shape[0] + 1]", {"int64"}),
         ("[int(a) // 2]", {"int64"}),
         ("[a, 1]", None),
+        ("a + [0] * n", {"int64"}),
+        ("[item.pages + [0] * (n - len(item.pages)) for item in x]", {"int64"}),
+        ("a + [0.5]", None),
+        ("a + b", None),
         ("[len(x) / 2]", None),
         ("[]", None),
     ],
