@@ -256,7 +256,7 @@ class _Test:
             pattern = rb"(?<!\bself)\.(?:" + one_of + rb")\s*(?:\[[^\n\]]*\])?\s*=(?!=)"
         elif kind == "using":
             pattern = (
-                rb"\b(?:" + one_of + rb")\s*\(|[(=\[{,]\s*(?:\w+\.)*(?:" + one_of + rb")\b|"
+                rb"\b(?:" + one_of + rb")\s*\(|(?:[(=\[{,]|[\"'\]]\s*:)\s*(?:\w+\.)*(?:" + one_of + rb")\b|"
                 rb"\b(?:return|else|or|and|if|yield)\s+(?:\w+\.)*(?:" + one_of + rb")\b"
             )
         else:

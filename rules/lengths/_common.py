@@ -6,7 +6,7 @@ from kvlint.contract.call import Arg, Call
 from kvlint.contract.keys import is_input, origin
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond, decide
-from kvlint.contract.tri import NO, Note, Tri, tri
+from kvlint.contract.tri import NO, YES, Note, Tri, tri, unknown
 from kvlint.contract.values import Absent, Const, LengthForm, Number, Sequence, Tensor, Unknown, Value
 
 # Operators whose lengths are int32 tensors, packed or paged by two layout arguments.
@@ -29,6 +29,39 @@ UNPAD = (
 def cumulative(lengths: Arg) -> Tri:
     """Whether the entries are running sums."""
     return lengths.length_form.equals(LengthForm.CUMULATIVE)
+
+
+def counts_up(lengths: Arg) -> Tri:
+    """Whether the entries are n, 2n, 3n ...: the running sums of as many tokens for every sequence.
+
+    It proves that running sums are right; who wants one length per sequence may count up on purpose.
+    """
+
+    def question(value: Value) -> Tri:
+        if isinstance(value, (Tensor, Sequence)):
+            ramp = value.content.ramp
+            if ramp is not None and (ramp.row, ramp.column, ramp.offset.integer) == (0, 1, 1):
+                return YES
+        if isinstance(value, Sequence) and isinstance(value.element, Number):
+            return tri(True) if _is_multiple_of_position(value.element.num) else unknown("", value.place)
+        return unknown("", value.place)
+
+    return lengths.test(question)
+
+
+def _is_multiple_of_position(number: Num) -> bool:
+    """Whether a number is ``(i + 1) * n`` for the position ``i`` in a loop."""
+    if len(number.terms) != 2 or len(set(number.terms.values())) != 1:
+        return False
+    first, second = sorted((dict(monomial) for monomial in number.terms), key=len)
+    rest = [atom for atom in second if second[atom] != first.get(atom)]
+    return (
+        len(second) == len(first) + 1
+        and len(rest) == 1
+        and second[rest[0]] == 1
+        and isinstance(rest[0].key, tuple)
+        and rest[0].key[:1] in (("index",), ("range",))
+    )
 
 
 def query_packed(call: Call) -> Tri:

@@ -8,6 +8,7 @@ from kvlint.contract.call import Arg, Call
 from kvlint.contract.num import Num
 from kvlint.contract.rule import (
     NOT_APPLICABLE,
+    PROVED,
     Confidence,
     RunRule,
     Severity,
@@ -18,7 +19,7 @@ from kvlint.contract.rule import (
 from kvlint.contract.tri import Fact, Tri
 from kvlint.contract.values import LengthForm
 
-from ._common import SPARSE, is_sum_of, keys_packed, one_entry, query_packed
+from ._common import SPARSE, counts_up, is_sum_of, keys_packed, one_entry, query_packed
 
 
 class PerSequenceLengths(RunRule):
@@ -112,6 +113,13 @@ class PerSequenceLengths(RunRule):
                 actual_seq_lengths_kv=lens,
             )
         """,
+        "as many tokens for every sequence": """
+            ends = [(i + 1) * 2 for i in range(batch)]
+            torch_npu.npu_fused_infer_attention_score(
+                q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=ends,
+                actual_seq_lengths_kv=ends,
+            )
+        """,
         "unknown form": """
             torch_npu.npu_fused_infer_attention_score(
                 q, k, v, num_heads=8, scale=0.1, input_layout="TND", actual_seq_lengths=lens,
@@ -129,6 +137,8 @@ class PerSequenceLengths(RunRule):
 def _judge(call: Call, lengths: Arg, when: Tri, tokens: Fact[Num]) -> Verdict:
     if lengths.is_none.yes or one_entry(lengths):
         return NOT_APPLICABLE
+    if counts_up(lengths).yes and not when.no:
+        return PROVED
     if when.yes and tokens.known and is_sum_of(tokens.value, lengths):
         return violated(
             f"there are {tokens.value.label} tokens, so {lengths.name} holds one length per sequence; packed "

@@ -6,8 +6,9 @@ import pytest
 from support.calls import anything, call, either, outcome, tensor
 
 from kvlint.contract.call import Call
+from kvlint.contract.num import Num
 from kvlint.contract.rule import Outcome, Rule, find_rule
-from kvlint.contract.values import Content, Join, LengthForm, Sequence, Tensor
+from kvlint.contract.values import Content, Join, LengthForm, Number, Ramp, Sequence, Tensor
 
 V1 = "npu_fused_infer_attention_score"
 IFA = "npu_incre_flash_attention"
@@ -32,6 +33,13 @@ def rule(code: str) -> Rule:
 
 def lengths(form: LengthForm, key: str = "lens") -> Sequence:
     return Sequence(None, content=Content(lengths=form), key=key)
+
+
+INDEX, COUNT = Num.atom(("range", "loop"), "index"), Num.atom("n", "n")
+
+
+def entries(number: Num) -> Sequence:
+    return Sequence(None, element=Number(number), key=("entries", number))
 
 
 ENDS = lengths(LengthForm.CUMULATIVE)
@@ -68,6 +76,19 @@ CASES: dict[str, tuple[str, Call, Outcome]] = {
     "key lengths of a paged call": ("KV302", packed(ENDS, EACH, block_table=TABLE), PROVED),
     "one sequence": ("KV302", packed([128], [128]), NOT_APPLICABLE),
     "unknown form": ("KV302", packed(), UNDECIDED),
+    "n, 2n, 3n ...": ("KV302", packed(entries(INDEX * COUNT + COUNT), ENDS), PROVED),
+    "0, n, 2n ...": ("KV302", packed(entries(INDEX * COUNT), ENDS), UNDECIDED),
+    "n + 1, 2n + 1 ...": ("KV302", packed(entries(INDEX * COUNT + Num.of(1)), ENDS), UNDECIDED),
+    "1, 2, 3 ...": (
+        "KV302",
+        packed(tensor(4, content=Content(ramp=Ramp(0, 1, Num.of(1)))), ENDS),
+        PROVED,
+    ),
+    "0, 1, 2 ...": (
+        "KV302",
+        packed(tensor(4, content=Content(ramp=Ramp(0, 1, Num.of(0)))), ENDS),
+        UNDECIDED,
+    ),
     "ends as paged key lengths": ("KV303", packed(ENDS, ENDS, block_table=TABLE), VIOLATED),
     "ends with a table passed on": ("KV303", packed(ANY, ENDS, block_table=anything("table")), VIOLATED),
     "ends as unpaged key lengths": ("KV303", packed(ENDS, ENDS), NOT_APPLICABLE),

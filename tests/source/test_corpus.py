@@ -48,6 +48,10 @@ class TestSearch:
     def test_imports_and_annotations_are_no_use(self, tree: Path) -> None:
         assert names(Corpus(str(tree)).using("Meta")) == ["a.py", "b.py"]
 
+    def test_a_dict_that_classes_are_picked_from_is_a_use(self, tree: Path) -> None:
+        (tree / "d.py").write_text("import a\nMAKERS = {'meta': a.Meta}\n")
+        assert names(Corpus(str(tree)).using("Meta")) == ["a.py", "b.py", "d.py"]
+
     def test_bases(self, tree: Path) -> None:
         assert names(Corpus(str(tree)).deriving("Meta")) == ["b.py"]
 
