@@ -413,7 +413,7 @@ class Attributes(Core):
                 for base in node.bases:
                     dotted = ast_dotted(base)
                     if dotted.rsplit(".", 1)[-1] == cls.name:
-                        known = self._class_named(module, dotted)
+                        known = self.class_named(module, dotted)
                         if known is not None and known.index is cls.index:
                             yield ClassRef(module, index)
 

@@ -311,12 +311,13 @@ class Core:
             return replace(value, hint=hint, is_tensor=False)
         if hint.name in ("list", "tuple", "dict"):
             return replace(value, hint=hint)
-        found = self._class_named(module, hint.name)
+        found = self.class_named(module, hint.name)
         if found is not None:
             return Instance(value.key, found, label=value.label, place=value.place, optional=hint.optional)
         return value
 
-    def _class_named(self, module: ModuleIndex, dotted: str) -> ClassRef | None:
+    def class_named(self, module: ModuleIndex, dotted: str) -> ClassRef | None:
+        """The class that a module means by a name; None when it is not one of the project."""
         head, *rest = dotted.split(".")
         if head not in module.globals and not module.stars:
             return None

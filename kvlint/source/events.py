@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 from kvlint.contract.call import Call, Event
@@ -16,6 +16,8 @@ from kvlint.contract.values import Absent
 
 from .chunk import LineSite
 from .module import ModuleIndex
+from .objects import ClassRef
+from .syntax import ast_dotted
 from .walk import nodes_of
 
 _LENGTH = re.compile(
@@ -23,6 +25,7 @@ _LENGTH = re.compile(
     r"|kv_?cache_?(len|length|pos)|seen_tokens|num_(seen|cached|computed)_tokens|cache_position|seqlens?|kvlens?"
     r"|actual_seq_(lengths_kv|kvlen))(_kv|_cpu|_list|_tensor|_device)?"
 )
+_LENGTH_ARGUMENT = re.compile(r"actual_seq_(lengths(_kv)?|kvlen)|context_lens|seq_lens?")
 _LAYER = re.compile(r"(Attention|Attn|Layer|Block|MLA|Mla|Cache|Mixer|SelfAttn|KVStore)", re.ASCII)
 _RUNNER = re.compile(
     r"(Runner|Engine|Worker|Scheduler|Manager|Executor|Server|Model|ForCausalLM|Pipeline|Builder|Tests?|Request|Batch)$"
@@ -46,8 +49,10 @@ _OUTPUT_PARAMETER = frozenset(
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def class_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tuple[str, Event]]:
-    """Length increments inside layers: (method name, event)."""
+def class_events(
+    module: ModuleIndex, operators: frozenset[str], resolve: Callable[[str], ClassRef | None]
+) -> Iterator[tuple[str, Event]]:
+    """Length increments inside layers: (method name, event). ``resolve`` finds a class by its name here."""
     for cls, index in module.classes.items():
         if _RUNNER.search(cls.name):
             continue
@@ -60,6 +65,66 @@ def class_events(module: ModuleIndex, operators: frozenset[str]) -> Iterator[tup
             ):
                 continue
             yield from ((method.name, event) for event in _increments(module, method, operators))
+            if _LAYER.search(cls.name) and "Cache" not in cls.name and _mentions(method, operators):
+                found = _advanced_by_calls(module, method, operators, resolve)
+                yield from ((method.name, event) for event in found)
+
+
+def _advanced_by_calls(
+    module: ModuleIndex,
+    method: Function,
+    operators: frozenset[str],
+    resolve: Callable[[str], ClassRef | None],
+) -> Iterator[Event]:
+    """Lengths that come from a method that advances them, of an object that the layer is given."""
+    annotated = {
+        a.arg: ast_dotted(a.annotation)
+        for a in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
+        if isinstance(a.annotation, (ast.Name, ast.Attribute))
+    }
+    named = {
+        node.targets[0].id: node.value
+        for node in nodes_of(method)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    }
+    for call in nodes_of(method):
+        if not isinstance(call, ast.Call) or not _mentions(call.func, operators):
+            continue
+        for keyword in call.keywords:
+            value = keyword.value
+            value = named.get(value.id, value) if isinstance(value, ast.Name) else value
+            if not _LENGTH_ARGUMENT.fullmatch(keyword.arg or "") or not isinstance(value, ast.Call):
+                continue
+            function = value.func
+            if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+                continue
+            owner = resolve(annotated[function.value.id]) if function.value.id in annotated else None
+            helper = owner.index.methods.get(function.attr) if owner is not None else None
+            # One that is told which layer asks may keep a length for each.
+            told = any(_tests_layer(argument) for argument in value.args) or value.keywords
+            if helper is None or told or not _advances_what_it_returns(helper):
+                continue
+            detail = {"name": ast.unparse(function), "how": "advanced", "method": method.name}
+            yield Event("length-incremented", _site(module, value), detail)
+
+
+def _advances_what_it_returns(method: Function) -> bool:
+    """Whether a method adds to an attribute of its object, in every layer alike, and returns that."""
+    returned = {
+        node.value.attr
+        for node in nodes_of(method)
+        if isinstance(node, ast.Return)
+        and isinstance(node.value, ast.Attribute)
+        and isinstance(node.value.value, ast.Name)
+        and node.value.value.id == "self"
+    }
+    for node, guarded in _statements(method.body, False):
+        if guarded or not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+            continue
+        target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
+        if isinstance(target, ast.Attribute) and target.attr in returned:
+            return isinstance(target.value, ast.Name) and target.value.id == "self"
+    return False
 
 
 def _reaches(method: Function, methods: dict[str, Function], operators: frozenset[str], owner: str) -> bool:

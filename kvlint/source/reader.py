@@ -172,7 +172,7 @@ class _Reading:
         for index, group in members:
             result[index] = replace(result[index], peers=tuple(groups[group]))
         for name, event in (
-            *class_events(self.module, self.operators),
+            *class_events(self.module, self.operators, partial(self.interpreter.class_named, self.module)),
             *module_events(self.module, self.operators),
         ):
             result.append(Scope(name, (), (event,), event.place))

@@ -62,6 +62,19 @@ class LengthIncrementedInLayer(Rule):
                     torch_npu.scatter_update_(self.value, index, value, 1)
                     self.seen_tokens += key.shape[1]  # KV701
         """,
+        "method of an object that all layers share": """
+            class Lengths:
+                def next(self):
+                    for index in range(len(self.values)):
+                        self.values[index] += 1
+                    return self.values
+
+            class DecoderLayer(torch.nn.Module):
+                def forward(self, q, k, v, lengths: Lengths):
+                    return torch_npu.npu_incre_flash_attention(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
+                        actual_seq_lengths=lengths.next())  # KV701
+        """,
         "rebinding": """
             class Attention(torch.nn.Module):
                 def forward(self, q, k, meta):
@@ -71,6 +84,18 @@ class LengthIncrementedInLayer(Rule):
         """,
     }
     ok = {
+        "one length for each layer": """
+            class Lengths:
+                def next(self, layer_idx):
+                    self.values[layer_idx] += 1
+                    return self.values
+
+            class DecoderLayer(torch.nn.Module):
+                def forward(self, q, k, v, lengths: Lengths):
+                    return torch_npu.npu_incre_flash_attention(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale_value=0.1, input_layout="BSH",
+                        actual_seq_lengths=lengths.next(self.layer_idx))
+        """,
         "only in the first layer": """
             class KVCache:
                 def update(self, key, value, index, layer_idx):
