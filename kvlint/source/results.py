@@ -357,11 +357,13 @@ def _attention(given: Given) -> list[Form]:
     out = _OUTPUT.get(text)
     axes = text.partition("_")[0]
     shape: Shape | None = None
-    if own is not None and out is not None and len(own) == len(axes):
-        sizes: dict[str, Num | None] = dict(zip(axes, own, strict=True))
+    sizes: dict[str, Num | None] = {}
+    if out is not None and (own is None or len(own) == len(axes)):
+        heads = given.number(*_HEADS)
+        sizes = {"N": heads} if own is None else dict(zip(axes, own, strict=True))
+        sizes.setdefault("N", heads)
         width = _value_width(given, value, text)
         if "H" in out:
-            heads = given.number(*_HEADS)
             sizes["H"] = heads * width if heads is not None and width is not None else None
         else:
             sizes["D"] = width
@@ -369,7 +371,16 @@ def _attention(given: Given) -> list[Form]:
     dtypes = query.dtypes if query is not None else None
     plain = dtypes is not None and all(name in ("float16", "bfloat16") for name in dtypes)
     quantised = given.passed("quant_scale2", "quant_scale_out", "dequant_scale1", "out_dtype")
-    return [Form(shape, dtypes if plain and not quantised else None), Form()]
+    return [Form(shape, dtypes if plain and not quantised else None), _log_sums(given, text, sizes)]
+
+
+def _log_sums(given: Given, layout: str, sizes: Mapping[str, Num | None]) -> Form:
+    """The log-sum-exp of every row, when it is asked for (contract 1.4)."""
+    asked = any(given.constant(name, False) is True for name in ("softmax_lse_flag", "return_softmax_lse"))
+    if not asked or not sizes:
+        return Form()
+    axes = "TN" if "T" in layout else "BNS"
+    return Form((*(sizes.get(axis) for axis in axes), Num.of(1)), ("float32",))
 
 
 def _value_width(given: Given, value: Tensor | None, layout: str) -> Num | None:

@@ -53,6 +53,15 @@ class RingUpdateForm(RunRule):
                 max_a, sum_a, out_b, max_b, sum_b,
             )
         """,
+        "lse of inference attention": """
+            out, lse = torch_npu.npu_fused_infer_attention_score(
+                q, k, v, num_heads=8, scale=0.1, input_layout="BSH", softmax_lse_flag=True)
+            torch_npu.npu_ring_attention_update(
+                out_a, max_a, sum_a, out,
+                lse,  # KV351
+                lse,  # KV351
+            )
+        """,
         "packed without lengths": """
             torch.ops.npu.npu_ring_attention_update(  # KV351
                 out_a, max_a, sum_a, out_b, max_b, sum_b, input_layout="TND")

@@ -116,6 +116,26 @@ def test_output_of_inference_attention(
 
 
 @pytest.mark.parametrize(
+    ("layout", "index", "flag", "shape"),
+    [
+        ("TND", 0, "", ["?", "8", "?"]),
+        ("BNSD_BSND", 0, "", ["?", "?", "8", "?"]),
+        ("BSH", 0, "", ["?", "?", "?"]),
+        ("TND", 1, "softmax_lse_flag=True", ["?", "8", "1"]),
+        ("BSH", 1, "softmax_lse_flag=True", ["?", "8", "?", "1"]),
+        ("BSND_NBSD", 1, "softmax_lse_flag=True", ["?", "8", "?", "1"]),
+        ("TND", 1, "", None),
+        ("TND", 1, "softmax_lse_flag=a", None),
+    ],
+)
+def test_results_of_attention_on_unknown_tensors(
+    layout: str, index: int, flag: str, shape: list[str] | None
+) -> None:
+    call = f"torch_npu.npu_fused_infer_attention_score(x, y, z, input_layout={layout!r}, num_heads=8, {flag})"
+    assert sizes(as_mask(f"{call}[{index}]", "")) == shape
+
+
+@pytest.mark.parametrize(
     ("expression", "dtypes"),
     [
         ("torch_npu.npu_rotary_mul(x, y, z)", {"float16", "bfloat16", "float32"}),
