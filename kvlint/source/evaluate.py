@@ -14,6 +14,7 @@ from typing import Any
 
 import libcst as cst
 
+from kvlint.contract.keys import origin
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond
 from kvlint.contract.tri import Note
@@ -595,7 +596,9 @@ class Interpreter(Contexts):
                             label=content.label,
                             place=content.place,
                         )
-            elif isinstance(leaf, Tensor):
+            elif isinstance(leaf, (Tensor, Unknown)):
+                self.rewritten.add(origin(leaf.key))
+            if isinstance(leaf, Tensor):
                 if is_kept(leaf) and self._at_counter(target, frame):
                     self.grown.add(leaf.storage)
                 self._changed(leaf, frame, holds=self._stored_after_zero(leaf, target, value))

@@ -19,6 +19,8 @@ from kvlint.contract.rule import (
 from ._common import whole
 
 KV_WORD = re.compile(r"(^|_)(n?kv|kvh|key_value)(_|$|h)")
+# How many query heads share a KV head is no number of KV heads.
+RATIO = re.compile(r"(^|_)(per|groups?|ratio|reps?|repeats?)(_|$)|queries|q_heads")
 
 
 class SwappedHeadCounts(Rule):
@@ -115,7 +117,7 @@ class SwappedHeadCounts(Rule):
             return PROVED
         # What the values are called where they come from, or what the call itself calls them.
         for query_name, kv_name in ((_label(heads), _label(kv)), (heads.written.lower(), kv.written.lower())):
-            if not query_name or not kv_name:
+            if not query_name or not kv_name or RATIO.search(query_name) or RATIO.search(kv_name):
                 continue
             if KV_WORD.search(query_name) and not KV_WORD.search(kv_name):
                 return violated(
