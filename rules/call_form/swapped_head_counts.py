@@ -81,6 +81,14 @@ class SwappedHeadCounts(Rule):
         """,
     }
     ok = {
+        "query heads for each KV head": """
+            class Attention:
+                def forward(self, q, kc, vc, table, lens, out):
+                    torch_npu._npu_paged_attention(
+                        query=q, key_cache=kc, value_cache=vc, num_kv_heads=self.shared,
+                        num_heads=self.num_queries_per_kv, scale_value=0.1, block_table=table,
+                        context_lens=lens, out=out)
+        """,
         "KV count first": """
             class Attention:
                 def forward(self, q, kc, vc, table, lens, out):

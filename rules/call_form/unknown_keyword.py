@@ -96,6 +96,18 @@ class UnknownKeyword(Rule):
         """,
     }
     ok = {
+        "not on this path": """
+            def attend(q, k, v, sink=None):
+                options = {}
+                if sink is not None:
+                    options["learnable_sink"] = sink
+                if not options:
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, scale=0.1, **options)
+                return torch_npu.npu_fused_infer_attention_score_v2(
+                    q, k, v, num_query_heads=8, softmax_scale=0.1, input_layout="TND",
+                    actual_seq_qlen=[4], actual_seq_kvlen=[4], **options)
+        """,
         "names for each operator": """
             class Attention:
                 def __init__(self, heads, second):
