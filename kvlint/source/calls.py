@@ -299,6 +299,9 @@ class Calls(Library):
                         bound.func, [callee, *args], kwargs, opaque, site, frame, statement
                     )
         self._escape(args, kwargs, frame, site, statement)
+        if statement and isinstance(callee, Unknown) and isinstance(callee.key, tuple):
+            # The object whose method is called may be changed, too.
+            self.rewritten.update(callee.key[1:2] if callee.key[:1] == ("attr",) else ())
         name = label_of(callee) if not isinstance(callee, Namespace) else callee.name
         key = (
             "call",
@@ -329,13 +332,22 @@ class Calls(Library):
     def _note_rewritten(self, callee: Value, out: Value | None) -> None:
         """Remembers what a call replaces the entries of: its ``out``, or the receiver of ``cumsum_``."""
         if isinstance(callee, Method) and callee.name.endswith("_") and callee.name not in KEEP_ELEMENTS:
-            self.rewritten.add(origin(key_of(self.force(callee.receiver))))
+            self.note_rewritten(self.force(callee.receiver))
         elif isinstance(callee, Unknown) and isinstance(callee.key, tuple) and len(callee.key) == 3:
             kind, base, name = callee.key
             if kind == "attr" and str(name).endswith("_"):
                 self.rewritten.add(origin(base))
         for leaf in plain_leaves(self.force(out)) if out is not None else ():
-            self.rewritten.add(origin(key_of(leaf)))
+            self.note_rewritten(leaf)
+
+    def note_rewritten(self, value: Value) -> None:
+        """Remembers that the entries of a value are replaced, and through a view those of what it shows."""
+        if not isinstance(value, (Unknown, Tensor, Sequence)):
+            return
+        key = origin(value.key)
+        while isinstance(key, tuple):
+            self.rewritten.add(key)
+            key = key[1] if key[:1] == ("item",) and len(key) > 2 else None
 
     def _takes_sums(self, func: Func) -> bool:
         found = self._summing.get(func.node)
@@ -372,8 +384,8 @@ class Calls(Library):
                             label=content.label,
                             place=content.place,
                         )
-                elif isinstance(leaf, (Tensor, Unknown)) and statement:
-                    self.rewritten.add(origin(leaf.key))
+                elif statement:
+                    self.note_rewritten(leaf)
                     if isinstance(leaf, Tensor):
                         self._changed(leaf, frame)
 

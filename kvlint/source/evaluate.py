@@ -14,7 +14,6 @@ from typing import Any
 
 import libcst as cst
 
-from kvlint.contract.keys import origin
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond
 from kvlint.contract.tri import Note
@@ -596,8 +595,8 @@ class Interpreter(Contexts):
                             label=content.label,
                             place=content.place,
                         )
-            elif isinstance(leaf, (Tensor, Unknown)):
-                self.rewritten.add(origin(leaf.key))
+            else:
+                self.note_rewritten(leaf)
             if isinstance(leaf, Tensor):
                 if is_kept(leaf) and self._at_counter(target, frame):
                     self.grown.add(leaf.storage)

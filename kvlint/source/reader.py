@@ -13,7 +13,7 @@ import libcst as cst
 
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
-from kvlint.contract.keys import origin
+from kvlint.contract.keys import origin, within
 from kvlint.contract.tri import Note, Place
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
@@ -443,7 +443,7 @@ class _Reading:
         return frozenset(
             key
             for key, found in self.interpreter.summed.items()
-            if key not in self.interpreter.rewritten
+            if not within(key, self.interpreter.rewritten)
             and any(all(test in passed for test in tests) for tests in found)
         )
 

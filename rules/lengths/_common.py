@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.keys import is_input, origin
+from kvlint.contract.keys import is_input, origin, within
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond, decide
 from kvlint.contract.tri import NO, Note, Tri, tri
@@ -95,7 +95,7 @@ def is_sum_of(tokens: Num, lengths: Arg) -> bool:
     if atom is None or not isinstance(value, (Unknown, Tensor, Sequence)) or not isinstance(atom.key, tuple):
         return False
     call = lengths.call
-    if origin(value.key) in call.rewritten:
+    if within(value.key, call.rewritten):
         # The entries that are summed up need not be those that are passed.
         return False
     if any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in call.assumed.items()):

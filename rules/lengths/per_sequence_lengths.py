@@ -90,6 +90,34 @@ class PerSequenceLengths(RunRule):
         """,
     }
     ok = {
+        "running sums in place of an entry": """
+            def run(q, k, v, meta):
+                meta["lens"] = np.cumsum(meta["lens"])
+                ends = meta["lens"].tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "changed by a method of their owner": """
+            def run(q, k, v, meta):
+                total = int(meta.lens.sum())
+                rows = k[:total].view(total, 8, 128)
+                meta.finish()
+                ends = meta.lens.tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "summed up through a view": """
+            def run(q, k, v, lens):
+                total = int(lens.sum())
+                rows = k[:total].view(total, 8, 128)
+                lens[1:].add_(lens[:-1])
+                ends = lens.tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
         "summed up in place": """
             def run(q, k, v, lens):
                 total = sum(lens)

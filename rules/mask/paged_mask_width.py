@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.keys import origin
+from kvlint.contract.keys import origin, within
 from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import YES, Tri
@@ -121,7 +121,7 @@ class PagedMaskWidth(RunRule):
 def _may_be_aligned(lengths: Arg) -> bool:
     """Whether the lengths may be whole blocks: rounded in place, or by a test of a remainder."""
     rewritten = lengths.call.rewritten
-    if any(origin(getattr(value, "key", None)) in rewritten for value in lengths.options):
+    if any(within(getattr(value, "key", None), rewritten) for value in lengths.options):
         return True
     return any("%" in cond.label for cond in lengths.call.assumed)
 
