@@ -814,8 +814,8 @@ class Call:
     the tests passed on the way to the call. ``earlier`` and ``later`` are the cache writers that run before
     and after it in the same function or in what that calls, whenever the call itself runs. ``covered`` tells
     whether every caller of the function is visible and judged, so that their contexts stand for this one.
-    ``summed`` are the origins of the lists and tensors that a running sum is taken of, ``grown`` is the
-    memory of buffers that are filled row by row.
+    ``summed`` are the origins of the lists and tensors that a running sum is taken of, ``rewritten`` of those
+    whose entries are replaced in place, ``grown`` is the memory of buffers that are filled row by row.
     """
 
     operator: Operator
@@ -830,6 +830,7 @@ class Call:
     earlier: tuple[Call, ...] = field(default=(), repr=False)
     later: tuple[Call, ...] = field(default=(), repr=False)
     summed: frozenset[Hashable] = field(default=frozenset(), repr=False)
+    rewritten: frozenset[Hashable] = field(default=frozenset(), repr=False)
     grown: frozenset[Hashable] = field(default=frozenset(), repr=False)
     covered: Callable[[], bool] = field(default=_never, repr=False)
     _args: dict[str, Arg] = field(default_factory=dict, repr=False)
@@ -870,6 +871,7 @@ class Call:
             self.earlier,
             self.later,
             summed=self.summed,
+            rewritten=self.rewritten,
             grown=self.grown,
         )
 

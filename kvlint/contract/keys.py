@@ -6,7 +6,7 @@ exponentially large; interned, it is one object.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any, final
 
 
@@ -54,6 +54,22 @@ def origin(key: Hashable) -> Hashable:
             break
         key = inner
     return key
+
+
+def within(key: Hashable, keys: Collection[Hashable]) -> bool:
+    """Whether an identity is one of ``keys``, or is read or made from one of them."""
+    if not keys:
+        return False
+    pending, seen = [key], set()
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, tuple) or id(part) in seen:
+            continue
+        if part in keys:
+            return True
+        seen.add(id(part))
+        pending.extend(part)
+    return False
 
 
 def is_input(key: Hashable) -> bool:

@@ -18,6 +18,7 @@ from kvlint.contract.values import (
     Const,
     Content,
     Join,
+    Number,
     Sequence,
     Tensor,
     Unknown,
@@ -73,6 +74,18 @@ from .walk import walk
 KEEP_ELEMENTS = frozenset(
     ("requires_grad_", "share_memory_", "squeeze_", "unsqueeze_", "transpose_", "t_", "detach_")
 )
+
+
+# Methods of tensors that modules of a model are called by, too.
+_RANKING = frozenset(("topk", "argsort"))
+
+
+def _ranks_tensor(base: Hashable, args: list[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether ``topk`` or ``argsort`` of an unknown value is that of a tensor: its arguments are numbers."""
+    if not all(isinstance(arg, (Const, Number)) for arg in args[:1]) or len(args) > 4:
+        return False
+    kept = isinstance(base, tuple) and base[:1] == ("attr",)
+    return "dim" in kwargs or (len(args) > 1 and isinstance(args[1], Const)) or not kept
 
 
 def _is_typed_dict(cls: ClassRef) -> bool:
@@ -225,8 +238,9 @@ class Calls(Library):
         """Calls a value without alternatives."""
         args = [value for value, _ in positional]
         kwargs = {name: value for name, (value, _) in keywords.items()}
-        self.touched_by_call(callee, args, kwargs.values(), site, frame)
+        self.touched_by_call(callee, args, kwargs, site, frame)
         self._note_sum(callee, args, frame)
+        self._note_rewritten(callee, kwargs.get("out"))
         if isinstance(callee, OpRef):
             return self._operator(callee, positional, keywords, opaque, site, frame, node)
         if isinstance(callee, PartialCall):
@@ -285,6 +299,9 @@ class Calls(Library):
                         bound.func, [callee, *args], kwargs, opaque, site, frame, statement
                     )
         self._escape(args, kwargs, frame, site, statement)
+        if statement and isinstance(callee, Unknown) and isinstance(callee.key, tuple):
+            # The object whose method is called may be changed, too.
+            self.rewritten.update(callee.key[1:2] if callee.key[:1] == ("attr",) else ())
         name = label_of(callee) if not isinstance(callee, Namespace) else callee.name
         key = (
             "call",
@@ -311,6 +328,26 @@ class Calls(Library):
                 self.summed.setdefault(origin(base), []).append(tests)
         for leaf in plain_leaves(self.force(summed)) if summed is not None else ():
             self.summed.setdefault(origin(key_of(leaf)), []).append(tests)
+
+    def _note_rewritten(self, callee: Value, out: Value | None) -> None:
+        """Remembers what a call replaces the entries of: its ``out``, or the receiver of ``cumsum_``."""
+        if isinstance(callee, Method) and callee.name.endswith("_") and callee.name not in KEEP_ELEMENTS:
+            self.note_rewritten(self.force(callee.receiver))
+        elif isinstance(callee, Unknown) and isinstance(callee.key, tuple) and len(callee.key) == 3:
+            kind, base, name = callee.key
+            if kind == "attr" and str(name).endswith("_"):
+                self.rewritten.add(origin(base))
+        for leaf in plain_leaves(self.force(out)) if out is not None else ():
+            self.note_rewritten(leaf)
+
+    def note_rewritten(self, value: Value) -> None:
+        """Remembers that the entries of a value are replaced, and through a view those of what it shows."""
+        if not isinstance(value, (Unknown, Tensor, Sequence)):
+            return
+        key = origin(value.key)
+        while isinstance(key, tuple):
+            self.rewritten.add(key)
+            key = key[1] if key[:1] == ("item",) and len(key) > 2 else None
 
     def _takes_sums(self, func: Func) -> bool:
         found = self._summing.get(func.node)
@@ -347,8 +384,10 @@ class Calls(Library):
                             label=content.label,
                             place=content.place,
                         )
-                elif isinstance(leaf, Tensor) and statement:
-                    self._changed(leaf, frame)
+                elif statement:
+                    self.note_rewritten(leaf)
+                    if isinstance(leaf, Tensor):
+                        self._changed(leaf, frame)
 
     def _operator(
         self,
@@ -627,7 +666,7 @@ class Calls(Library):
                 return replace(pieces, key=("all_to_all", pieces.key), place=site)
         if name.startswith("all_gather") and args:
             return self._gathered(args[0], site)
-        if name not in TENSOR_METHODS:
+        if name not in TENSOR_METHODS or (name in _RANKING and not _ranks_tensor(base, args, kwargs)):
             return None
         return self._tensor_method(receiver, name, args, kwargs, site, frame, node)
 

@@ -32,8 +32,12 @@ class Chunk:
         if self._positions is None:
             from libcst.metadata import MetadataWrapper, PositionProvider
 
-            wrapper = MetadataWrapper(self._module, unsafe_skip_copy=True)
-            self._positions = wrapper.resolve(PositionProvider)
+            try:
+                wrapper = MetadataWrapper(self._module, unsafe_skip_copy=True)
+                self._positions = wrapper.resolve(PositionProvider)
+            except (RecursionError, KeyError):
+                # Too deeply nested to be walked: the place is the definition as a whole.
+                self._positions = {}
         found = self._positions.get(node)
         if found is None:
             return (self._offset + 1, 1, self._offset + 1, 1)

@@ -172,6 +172,8 @@ class Core:
         self.summed: dict[Hashable, list[frozenset[tuple[Cond, bool]]]] = {}
         """Where the entries come from that a running sum was taken of, and under which tests."""
         self._summing: dict[Any, bool] = {}
+        self.rewritten: set[Hashable] = set()
+        """Where the entries come from that are replaced in place somewhere: what they hold hangs on when."""
         self.grown: set[Hashable] = set()
         """The memory of buffers that are filled row by row, at a position that an object counts up."""
         self.runs = 0

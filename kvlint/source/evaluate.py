@@ -595,7 +595,9 @@ class Interpreter(Contexts):
                             label=content.label,
                             place=content.place,
                         )
-            elif isinstance(leaf, Tensor):
+            else:
+                self.note_rewritten(leaf)
+            if isinstance(leaf, Tensor):
                 if is_kept(leaf) and self._at_counter(target, frame):
                     self.grown.add(leaf.storage)
                 self._changed(leaf, frame, holds=self._stored_after_zero(leaf, target, value))

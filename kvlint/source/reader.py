@@ -13,7 +13,7 @@ import libcst as cst
 
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
-from kvlint.contract.keys import origin
+from kvlint.contract.keys import origin, within
 from kvlint.contract.tri import Note, Place
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
@@ -427,6 +427,7 @@ class _Reading:
             record.trail,
             record.path,
             summed=self._summed(record),
+            rewritten=frozenset(self.interpreter.rewritten),
             grown=frozenset(self.interpreter.grown),
         )
 
@@ -436,10 +437,14 @@ class _Reading:
         One that is taken on some paths only may be there because the entries are running sums on the others.
         """
         passed = {*record.path, *record.assumed.items()}
+        if any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in passed):
+            # For one sequence, a length is a running sum.
+            return frozenset()
         return frozenset(
             key
             for key, found in self.interpreter.summed.items()
-            if any(all(test in passed for test in tests) for tests in found)
+            if not within(key, self.interpreter.rewritten)
+            and any(all(test in passed for test in tests) for tests in found)
         )
 
     def _settled(self, value: Value, place: Any, usage: Usage) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from kvlint.contract.keys import origin
@@ -27,6 +27,12 @@ _HARMLESS = frozenset(
         "record_stream", "is_floating_point",
     )
 )  # fmt: skip
+# What takes a tensor for its shape, dtype or device alone.
+_LIKE = frozenset(("to", "type_as", "view_as", "reshape_as", "expand_as"))
+# What keeps a value for later.
+_KEEPS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"))
+# What writes every element of a tensor, whatever it held.
+_OVERWRITES = frozenset(("copy_", "zero_", "fill_", "normal_", "uniform_", "set_"))
 MAX_ITEMS = 8
 
 
@@ -43,7 +49,7 @@ class Results(Names):
     def keep_inputs(self, record: Record, inputs: Iterable[Value | None]) -> None:
         """Remembers what an operator changes in place, as results -1, -2 ..., in case it is used again."""
         for index, value in enumerate(inputs):
-            if isinstance(value, (Unknown, Tensor)):
+            if isinstance(value, (Unknown, Tensor)) and not _may_be_copied(value):
                 self.results.setdefault(value.key, (record, -1 - index))
 
     def gets_result(self, values: Iterable[Value]) -> bool:
@@ -84,10 +90,16 @@ class Results(Names):
             found = self.results.get(origin(key))
         if found is None or name in _HARMLESS:
             return
+        if how == "argument" and name in _LIKE:
+            return
         sizes = self._sizes(args, frame) if how == "method" else None
         record, index = found
         if index < 0 and cast:
             # A clone that was made before.
+            return
+        if index < 0 and how == "method" and name in _OVERWRITES:
+            # From now on it is a buffer for something else.
+            del self.results[key]
             return
         state = frame.state
         passed = {*record.path, *record.assumed.items()}
@@ -126,12 +138,12 @@ class Results(Names):
         return tuple(number_of(item) for item in found)
 
     def touched_by_call(
-        self, callee: Value, args: list[Value], kwargs: Collection[Value], site: Site, frame: Frame
+        self, callee: Value, args: list[Value], kwargs: Mapping[str, Value], site: Site, frame: Frame
     ) -> None:
         """Notes the results among what a call gets."""
         if not self.records:
             return
-        self._note_changes(callee, args, kwargs)
+        self._note_changes(callee, args, kwargs.values())
         if not self.results:
             return
         how = "passed"
@@ -156,8 +168,25 @@ class Results(Names):
             how, name = "argument", callee.name
         else:
             return
-        for value in (*args, *kwargs):
+        if name in _KEEPS:
+            return
+        for value in (*args, *(value for keyword, value in kwargs.items() if keyword != "out")):
             self.touched(value, how, name, site, frame)
+        self._overwritten(kwargs.get("out"))
+
+    def _overwritten(self, out: Value | None) -> None:
+        """The input of an operator in place that another call writes to holds something else now."""
+        for leaf in plain_leaves(self.force(out)) if out is not None else ():
+            if isinstance(leaf, (Unknown, Tensor)) and self.results.get(leaf.key, (None, 0))[1] < 0:
+                del self.results[leaf.key]
+
+
+def _may_be_copied(value: Value) -> bool:
+    """Whether a value may be what ``contiguous()`` made of another tensor with the same elements."""
+    if not isinstance(value, Tensor) or not value.contiguous:
+        return False
+    memory = value.storage
+    return memory is None or (isinstance(memory, tuple) and memory[:2] == ("fresh", "contiguous"))
 
 
 __all__ = ["Results"]

@@ -113,11 +113,11 @@ class Usage:
         return Use(dropped=False, unpacked=len(target.elements), read=read)
 
     def _is_read(self, target: cst.Attribute) -> bool:
-        """Whether an attribute of that name is read anywhere in the same class."""
+        """Whether an attribute of that name is read anywhere in the same class, not just compared."""
         return any(
             isinstance(node, cst.Attribute)
             and node.attr.value == target.attr.value
-            and not isinstance(parent, (cst.AssignTarget, cst.AnnAssign))
+            and not isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.Comparison))
             for node, parent in self._parents.items()
         )
 

@@ -50,6 +50,25 @@ class RotatedInputReused(Rule):
         """,
     }
     ok = {
+        "made contiguous by a copy": """
+            def attend(x, k, cos, sin):
+                q = x.view(2, 4, 8, 128).transpose(1, 2)
+                q_rot, k_rot = torch_npu.npu_apply_rotary_pos_emb(q.contiguous(), k, cos, sin, layout="BNSD")
+                return torch.matmul(q, q_rot), k_rot
+        """,
+        "for its dtype": """
+            def attend(q, k, cos, sin):
+                q_rot, k_rot = torch_npu.npu_apply_rotary_pos_emb(q, k, cos, sin, layout="BSND")
+                return torch.matmul(q_rot, k_rot).to(q).view_as(q)
+        """,
+        "as a buffer": """
+            def attend(q, k, cos, sin):
+                q_rot, k_rot = torch_npu.npu_apply_rotary_pos_emb(q, k, cos, sin, layout="BSND")
+                score = torch.matmul(q_rot, k_rot)
+                torch.mul(score, 2, out=q)
+                k.copy_(score)
+                return q + k
+        """,
         "a clone is kept": """
             def attend(q, k, cos, sin):
                 plain = q.clone()

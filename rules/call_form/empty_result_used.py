@@ -76,6 +76,12 @@ class EmptyResultUsed(Rule):
         """,
     }
     ok = {
+        "compared alone": """
+            class Cache:
+                def write(self, k, v, slots):
+                    self.left = torch_npu._npu_reshape_and_cache(k, v, self.k, self.v, slots)
+                    assert self.left is None
+        """,
         "statement": """
             torch_npu._npu_paged_attention(
                 query=q, key_cache=kc, value_cache=vc, num_kv_heads=8, num_heads=8, scale_value=0.1,

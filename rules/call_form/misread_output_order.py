@@ -74,6 +74,16 @@ class MisreadOutputOrder(RunRule):
         """,
     }
     ok = {
+        "batch and heads on one axis": """
+            class Attention:
+                def forward(self, x, heads, dim):
+                    b, s, _ = x.shape
+                    q = x.view(b, s, heads, dim).transpose(1, 2).contiguous()
+                    out = torch_npu.npu_prompt_flash_attention(
+                        q, q, q, num_heads=heads, num_key_value_heads=heads, scale_value=dim**-0.5,
+                        input_layout="BNSD")
+                    return torch.bmm(out.reshape(b * heads, s, dim), self.weight)
+        """,
         "BNSD turned first": """
             class Attention:
                 def forward(self, x, heads, dim):
@@ -153,6 +163,14 @@ class MisreadOutputOrder(RunRule):
         return PROVED if turned else NOT_APPLICABLE
 
 
+def _keeps_batch(call: Call, sizes: tuple[Num | None, ...], heads: Num) -> bool:
+    """Whether the first of three sizes is the batch alone, or the last one holds all heads."""
+    batch, dim = call.arg("query").dim(0), call.head_dim
+    if batch.known and sizes[0] == batch.value:
+        return True
+    return dim.known and sizes[2] == heads * dim.value
+
+
 def _batched(call: Call, views: list[View], heads: Num) -> Verdict:
     """Judges the views of (batch, heads, tokens, dim)."""
     tokens, keys = call.query_length, call.key_length
@@ -165,6 +183,9 @@ def _batched(call: Call, views: list[View], heads: Num) -> Verdict:
     for view in views:
         sizes = view.sizes
         if view.method not in ("view", "reshape") or sizes is None or len(sizes) not in (3, 4):
+            continue
+        if len(sizes) == 3 and not _keeps_batch(call, sizes, heads):
+            # (batch * heads, tokens, dim) is in order.
             continue
         if sizes[1] == tokens.value != heads and (len(sizes) == 3 or sizes[2] == heads):
             return violated(

@@ -19,6 +19,8 @@ from kvlint.contract.rule import (
 from ._common import whole
 
 KV_WORD = re.compile(r"(^|_)(n?kv|kvh|key_value)(_|$|h)")
+# How many query heads share a KV head is no number of KV heads.
+RATIO = re.compile(r"(^|_)(per|groups?|ratio|reps?|repeats?)(_|$)|queries|q_heads")
 
 
 class SwappedHeadCounts(Rule):
@@ -79,6 +81,14 @@ class SwappedHeadCounts(Rule):
         """,
     }
     ok = {
+        "query heads for each KV head": """
+            class Attention:
+                def forward(self, q, kc, vc, table, lens, out):
+                    torch_npu._npu_paged_attention(
+                        query=q, key_cache=kc, value_cache=vc, num_kv_heads=self.shared,
+                        num_heads=self.num_queries_per_kv, scale_value=0.1, block_table=table,
+                        context_lens=lens, out=out)
+        """,
         "KV count first": """
             class Attention:
                 def forward(self, q, kc, vc, table, lens, out):
@@ -115,7 +125,7 @@ class SwappedHeadCounts(Rule):
             return PROVED
         # What the values are called where they come from, or what the call itself calls them.
         for query_name, kv_name in ((_label(heads), _label(kv)), (heads.written.lower(), kv.written.lower())):
-            if not query_name or not kv_name:
+            if not query_name or not kv_name or RATIO.search(query_name) or RATIO.search(kv_name):
                 continue
             if KV_WORD.search(query_name) and not KV_WORD.search(kv_name):
                 return violated(

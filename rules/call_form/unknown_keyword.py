@@ -96,6 +96,18 @@ class UnknownKeyword(Rule):
         """,
     }
     ok = {
+        "not on this path": """
+            def attend(q, k, v, sink=None):
+                options = {}
+                if sink is not None:
+                    options["learnable_sink"] = sink
+                if not options:
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, scale=0.1, **options)
+                return torch_npu.npu_fused_infer_attention_score_v2(
+                    q, k, v, num_query_heads=8, softmax_scale=0.1, input_layout="TND",
+                    actual_seq_qlen=[4], actual_seq_kvlen=[4], **options)
+        """,
         "names for each operator": """
             class Attention:
                 def __init__(self, heads, second):
@@ -140,7 +152,7 @@ def _judge(call: Call, keyword: Keyword) -> Verdict:
     passed = [not isinstance(value, Absent) for _, value in leaves(keyword.value, call.assumed)]
     if passed and not any(passed):
         return NOT_APPLICABLE
-    if not keyword.certain and not all(passed) and not _goes_with_itself(keyword.value):
+    if not keyword.certain and not all(passed) and not _goes_with_itself(call, keyword.value):
         return undecided(Note(f"{keyword.name} is passed on some paths only", keyword.place))
     operator = call.operator
     elsewhere = [schema for schema in schemas(call) if schema.param(keyword.name) is not None]
@@ -156,12 +168,13 @@ def _judge(call: Call, keyword: Keyword) -> Verdict:
     )
 
 
-def _goes_with_itself(value: Value) -> bool:
+def _goes_with_itself(call: Call, value: Value) -> bool:
     """Whether an option is passed whenever it is there: the test is about the very value.
 
-    Which operator is called does not depend on that, so the keyword is meant for this one.
+    Which operator is called does not depend on that, so the keyword is meant for this one. Another test on
+    the way to the call may exclude the option, by a rule that is not visible here.
     """
-    if not isinstance(value, Choice):
+    if not isinstance(value, Choice) or call.assumed or call.path:
         return False
     cond, holds = value.cond, True
     while len(cond.parts) == 1:

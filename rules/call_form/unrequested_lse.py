@@ -67,6 +67,14 @@ class UnrequestedLse(RunRule):
         """,
     }
     ok = {
+        "collected": """
+            def attend(q, k, v, rounds):
+                found = []
+                for _ in range(rounds):
+                    found.append(torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="BNSD"))
+                return found
+        """,
         "requested": """
             def attend(q, k, v):
                 out, lse = torch_npu.npu_fused_infer_attention_score(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.keys import is_input, origin
+from kvlint.contract.keys import is_input, origin, within
 from kvlint.contract.num import Num
 from kvlint.contract.paths import Cond, decide
 from kvlint.contract.tri import NO, YES, Note, Tri, tri, unknown
@@ -103,7 +105,19 @@ def keys_paged(call: Call) -> Tri:
 def one_entry(lengths: Arg) -> bool:
     """Whether there is a single sequence, for which a running sum and a length are the same."""
     count = lengths.length
-    return count.known and count.value.integer == 1
+    if count.known and count.value.integer is not None:
+        return count.value.integer == 1
+    values = [value for value in lengths.options if isinstance(value, (Unknown, Tensor, Sequence))]
+    keys = [(value.key, origin(value.key)) for value in values]
+    if not keys or len(keys) < len(lengths.options):
+        return False
+    return all(any(_tested_as_one(key, lengths.call) for key in pair) for pair in keys)
+
+
+def _tested_as_one(key: Hashable, call: Call) -> bool:
+    """Whether a test on this path says that a list or the first axis of a tensor has one entry."""
+    counts = (Num.atom(("len", key), ""), Num.atom(("dim", key, 0), ""))
+    return any(decide(Cond("eq", count, 1), call.assumed) for count in counts)
 
 
 def is_sum_of(tokens: Num, lengths: Arg) -> bool:
@@ -112,6 +126,13 @@ def is_sum_of(tokens: Num, lengths: Arg) -> bool:
         return False
     value, atom = lengths.options[0], tokens.single
     if atom is None or not isinstance(value, (Unknown, Tensor, Sequence)) or not isinstance(atom.key, tuple):
+        return False
+    call = lengths.call
+    if within(value.key, call.rewritten):
+        # The entries that are summed up need not be those that are passed.
+        return False
+    if any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in call.assumed.items()):
+        # There may be one sequence.
         return False
     key = atom.key
     if len(key) == 2 and key[0] == "item" and isinstance(key[1], tuple) and key[1][:1] == (("sum",),):

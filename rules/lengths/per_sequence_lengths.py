@@ -91,6 +91,87 @@ class PerSequenceLengths(RunRule):
         """,
     }
     ok = {
+        "running sums in place of an entry": """
+            def run(q, k, v, meta):
+                meta["lens"] = np.cumsum(meta["lens"])
+                ends = meta["lens"].tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "changed by a method of their owner": """
+            def run(q, k, v, meta):
+                total = int(meta.lens.sum())
+                rows = k[:total].view(total, 8, 128)
+                meta.finish()
+                ends = meta.lens.tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "summed up through a view": """
+            def run(q, k, v, lens):
+                total = int(lens.sum())
+                rows = k[:total].view(total, 8, 128)
+                lens[1:].add_(lens[:-1])
+                ends = lens.tolist()
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "summed up in place": """
+            def run(q, k, v, lens):
+                total = sum(lens)
+                rows = k[:total].view(total, 8, 128)
+                for i in range(1, len(lens)):
+                    lens[i] += lens[i - 1]
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=lens, actual_seq_lengths_kv=lens)
+        """,
+        "running sums into the same array": """
+            def run(q, k, v, lens):
+                np.cumsum(lens, out=lens)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=lens.tolist(), actual_seq_lengths_kv=lens.tolist())
+        """,
+        "put back into the same list": """
+            def run(q, k, v, lens):
+                lens[:] = list(itertools.accumulate(lens))
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=lens, actual_seq_lengths_kv=lens)
+        """,
+        "changed by code that is not visible": """
+            def run(q, k, v, lens):
+                total = sum(lens)
+                rows = k[:total].view(total, 8, 128)
+                native.cumulate(lens)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=lens, actual_seq_lengths_kv=lens)
+        """,
+        "one sequence by a test": """
+            def run(q, k, v, lens):
+                ends = np.cumsum(lens).tolist()
+                if len(lens) == 1:
+                    return torch_npu.npu_fused_infer_attention_score(
+                        q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                        actual_seq_lengths=lens, actual_seq_lengths_kv=lens)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, k, v, num_heads=8, num_key_value_heads=8, scale=0.1, input_layout="TND",
+                    actual_seq_lengths=ends, actual_seq_lengths_kv=ends)
+        """,
+        "one sequence by its batch size": """
+            def run(q, k, v, lens, batch):
+                assert batch == 1
+                total = sum(lens)
+                rows = k[:total].view(total, 8, 128)
+                return torch_npu.npu_fused_infer_attention_score(
+                    q, rows, v[:total].view(total, 8, 128), num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="TND", actual_seq_lengths=lens, actual_seq_lengths_kv=lens)
+        """,
         "running sums": """
             def run(q, k, v, cu_seqlens):
                 ends = cu_seqlens[1:].tolist()

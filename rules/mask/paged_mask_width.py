@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
-from kvlint.contract.keys import origin
+from kvlint.contract.keys import origin, within
 from kvlint.contract.num import Num
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, RunRule, Severity, Verdict, undecided, violated
 from kvlint.contract.tri import YES, Tri
@@ -62,6 +62,24 @@ class PagedMaskWidth(RunRule):
         """,
     }
     ok = {
+        "rounded in place": """
+            def decode(q, kc, vc, table, lens):
+                native.round_up(lens, 128)
+                mask = torch.zeros(len(lens), 1, max(lens), dtype=torch.bool)
+                torch_npu.npu_fused_infer_attention_score(
+                    q.view(-1, 1, 1024), kc, vc, num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="BSH", block_table=table, block_size=128, actual_seq_lengths_kv=lens,
+                    atten_mask=mask)
+        """,
+        "whole blocks by a test": """
+            def decode(q, kc, vc, table, lens):
+                assert max(lens) % 128 == 0
+                mask = torch.zeros(len(lens), 1, max(lens), dtype=torch.bool)
+                torch_npu.npu_fused_infer_attention_score(
+                    q.view(-1, 1, 1024), kc, vc, num_heads=8, num_key_value_heads=8, scale=0.1,
+                    input_layout="BSH", block_table=table, block_size=128, actual_seq_lengths_kv=lens,
+                    atten_mask=mask)
+        """,
         "whole table": """
             def decode(q, kc, vc, table, lens):
                 mask = torch.zeros(len(lens), 1, table.shape[1] * 128, dtype=torch.bool)
@@ -89,7 +107,8 @@ class PagedMaskWidth(RunRule):
         width = mask.dim(-1)
         if not width.known:
             return undecided(Tri(None, width.notes))
-        if not (paged.yes and full.yes and _is_longest(width.value, lengths)):
+        longest = _is_longest(width.value, lengths) and not _may_be_aligned(lengths)
+        if not (paged.yes and full.yes and longest):
             return undecided(full, paged, Tri(None, width.notes))
         return violated(
             f"{mask.name} is {width.value.label} wide, but the keys of a paged cache count in whole blocks",
@@ -97,6 +116,14 @@ class PagedMaskWidth(RunRule):
             width.notes,
             "Make it block_table.shape[1] * block_size wide.",
         )
+
+
+def _may_be_aligned(lengths: Arg) -> bool:
+    """Whether the lengths may be whole blocks: rounded in place, or by a test of a remainder."""
+    rewritten = lengths.call.rewritten
+    if any(within(getattr(value, "key", None), rewritten) for value in lengths.options):
+        return True
+    return any("%" in cond.label for cond in lengths.call.assumed)
 
 
 def _is_longest(width: Num, lengths: Arg) -> bool:

@@ -41,6 +41,15 @@ class SparseIndexDtype(RunRule):
         """,
     }
     ok = {
+        "of an indexer that is not visible": """
+            class Attention:
+                def forward(self, q, kv, x, table, ends, lens, q_pe, k_pe):
+                    _, picked = self.indexer.topk(x, 2048)
+                    return torch_npu.npu_sparse_flash_attention(
+                        q, kv, kv, picked, 0.1, block_table=table, actual_seq_lengths_query=ends,
+                        actual_seq_lengths_kv=lens, query_rope=q_pe, key_rope=k_pe, layout_query="TND",
+                        layout_kv="PA_BSND", attention_mode=2)
+        """,
         "int32": """
             torch_npu.npu_sparse_flash_attention(
                 q, kv, kv, picked.to(torch.int32), 0.1, block_table=table, actual_seq_lengths_query=ends,

@@ -546,3 +546,10 @@ def f(q, k, v):
 def test_odd_code_has_a_result(form: str) -> None:
     source = HEAD + ODD[form].replace("CALL", CALL).lstrip("\n")
     assert [call.operator.name for call in calls(source, limit=LIMIT // 10)] == [OP]
+
+
+def test_a_deep_expression_has_the_place_of_its_definition() -> None:
+    total = " + ".join(["q"] * 1500)
+    source = f"{HEAD}def f(q):\n    x = {total}\n    return torch_npu.npu_rotary_mul(x, [1], x)\n"
+    call, *_ = calls(source)
+    assert call.place.line == 5
