@@ -50,7 +50,7 @@ def folder_for(values: Values, config: Config, start: str) -> str:
     cwd = config.flags.cwd
     given = values["cache_dir"] or os.environ.get("KVLINT_CACHE_DIR")
     if given:
-        return os.path.normpath(os.path.join(cwd, str(given)))
+        return os.path.normpath(os.path.join(cwd, os.path.expanduser(str(given))))
     # The same one for all parts of the project that the run starts in.
     folders = [cwd] if relative(start, cwd) is not None else []
     folders.append(start if os.path.isdir(start) else os.path.dirname(start))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.rule import NOT_APPLICABLE, Confidence, Rule, Severity, Verdict, require, undecided
-from kvlint.contract.tri import NO, Tri, tri, unknown
+from kvlint.contract.tri import NO, YES, Tri, unknown
 from kvlint.contract.values import Absent, Sequence, Tensor, Value
 
 
@@ -87,15 +87,18 @@ class QueryEndsFromContexts(Rule):
 def _summed_from(ends: Arg, key: object) -> Tri:
     """Whether every option is the running sum of the value with this identity, itself a sum."""
     context = _plain(key)
-    if not (isinstance(context, tuple) and context and context[0] == "+"):
-        return NO
+    is_sum = isinstance(context, tuple) and bool(context) and context[0] == "+"
 
     def question(value: Value) -> Tri:
         if isinstance(value, (Tensor, Sequence)):
             inner = _plain(value.key)
             if isinstance(inner, tuple) and len(inner) == 2 and inner[0] == ("cumsum",):
-                return tri(_plain(inner[1]) is context)
-            return NO
+                if _plain(inner[1]) is not context:
+                    return NO
+                # What is summed is what is read: right when nothing was cached before.
+                return YES if is_sum else unknown("the key lengths may include cached tokens", value.place)
+            if value.content.values is not None:
+                return NO
         return unknown(f"how {ends.name} is made is not known", value.place)
 
     return ends.test(question)

@@ -503,6 +503,21 @@ class TestClean:
         assert not (place.top / FOLDER).exists()
         assert place.run(command="clean") == (0, "")
 
+    def test_a_path_that_does_not_exist(self, place: Place) -> None:
+        place.work()
+        with pytest.raises(SystemExit) as ended:
+            main(["clean", "pak"])
+        assert ended.value.code == 2
+        assert place.capsys.readouterr().err == "kvlint: error: pak: No such file or directory\n"
+        assert (place.top / FOLDER).exists()
+
+    def test_the_home_folder(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(place.top / "home"))
+        monkeypatch.setenv("KVLINT_CACHE_DIR", "~/kept")
+        place.run("pack")
+        assert (place.top / "home" / "kept").is_dir()
+        assert not (place.top / "~").exists()
+
     def test_what_is_not_ours_stays(self, place: Place) -> None:
         place.write({"mine/note.txt": "", "mine/deep/findings.txt": "", "mine/1-2/findings/x.txt": ""})
         place.run("pack", "--cache-dir", "mine")
