@@ -596,22 +596,7 @@ def _unpacked(data: dict[str, Any], shown: str, cwd: str) -> Result:
     result.suppressed = data["suppressed"]
     result.problems = [Problem(kind, shown, line, message) for kind, line, message in data["problems"]]
     for plain, place, lists in data["findings"]:
-        code, name, severity, confidence, message, fix, operator, excerpt = plain
-        notes, when, via = map(steps, lists)
-        result.findings.append(
-            Finding(
-                code,
-                name,
-                severity,
-                confidence,
-                message,
-                fix,
-                spot(place),
-                operator=operator,
-                steps=notes,
-                when=when,
-                via=via,
-                excerpt=excerpt,
-            )
-        )
+        fields = dict(zip(_PLAIN_FIELDS, plain, strict=True))
+        fields |= zip(_STEP_FIELDS, map(steps, lists), strict=True)
+        result.findings.append(Finding(**fields, spot=spot(place)))
     return result

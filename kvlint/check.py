@@ -70,11 +70,10 @@ def clean(paths: Sequence[str], folder: str | None) -> int:
 
     cwd = os.getcwd()
     values = {**defaults(), "cache_dir": folder}
-    for path in paths:
-        if not os.path.lexists(path):
-            print(f"kvlint: error: {path}: No such file or directory", file=sys.stderr)
-            return 2
     try:
+        for path in paths:
+            if not os.path.lexists(path):
+                raise ConfigError(f"{path}: No such file or directory")
         config = Config(Flags(values, cwd))
         found = {folder_for(values, config, os.path.normpath(os.path.join(cwd, path))) for path in paths}
         for item in sorted(found):

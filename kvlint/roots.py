@@ -33,13 +33,7 @@ class Roots:
         """The folder that holds the outermost package around a folder."""
         found = self._packages.get(folder)
         if found is None:
-            found = folder
-            while os.path.isfile(os.path.join(found, "__init__.py")):
-                above = os.path.dirname(found)
-                if above == found:
-                    break
-                found = above
-            self._packages[folder] = found
+            found = self._packages[folder] = above_package(folder)
         return found
 
     def _home(self, folder: str) -> str:
@@ -55,6 +49,16 @@ class Roots:
         if found is None:
             found = self._folders[path] = os.path.isdir(path)
         return found
+
+
+def above_package(folder: str) -> str:
+    """The folder that holds the outermost package around a folder; itself when there is none."""
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        above = os.path.dirname(folder)
+        if above == folder:
+            break
+        folder = above
+    return folder
 
 
 def project_around(folder: str) -> str | None:

@@ -214,7 +214,16 @@ class Facts(Assumptions):
 
 def decide(cond: Cond, assumed: Assumptions) -> bool | None:
     """The value of ``cond`` under the assumptions, or None when they leave it open."""
-    return (assumed if type(assumed) is Facts else Facts.of(assumed.items())).decide(cond)
+    return _facts(assumed).decide(cond)
+
+
+def _facts(assumed: Assumptions) -> Facts:
+    return assumed if type(assumed) is Facts else Facts.of(assumed.items())
+
+
+def may_be_one(tests: Iterable[tuple[Cond, bool]]) -> bool:
+    """Whether something is 1 by one of the tests: of one sequence, a length is a running sum."""
+    return any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in tests)
 
 
 _ORDERED = frozenset(("lt", "le"))
@@ -222,14 +231,12 @@ _ORDERED = frozenset(("lt", "le"))
 
 def consistent(assumed: Assumptions, more: Iterable[tuple[Cond, bool]]) -> Assumptions | None:
     """``assumed`` extended by ``more``, or None when they contradict each other."""
-    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
-    return _extended(facts, list(more))
+    return _extended(_facts(assumed), list(more))
 
 
 def extended(assumed: Assumptions, cond: Cond, holds: bool) -> Facts | None:
     """``assumed`` with one more test, or None when they contradict each other."""
-    facts = assumed if type(assumed) is Facts else Facts.of(assumed.items())
-    return facts.with_one(cond, holds)
+    return _facts(assumed).with_one(cond, holds)
 
 
 def _extended(facts: Facts, pending: list[tuple[Cond, bool]]) -> Facts | None:

@@ -88,6 +88,14 @@ def _ranks_tensor(base: Hashable, args: list[Value], kwargs: Mapping[str, Value]
     return "dim" in kwargs or (len(args) > 1 and isinstance(args[1], Const)) or not kept
 
 
+def _unknown_attribute(value: Value) -> tuple[Hashable, str]:
+    """The identity of an object, and which attribute of it an unknown value is; no name for another one."""
+    key = value.key if isinstance(value, Unknown) else None
+    if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr":
+        return key[1], str(key[2])
+    return None, ""
+
+
 def _is_typed_dict(cls: ClassRef) -> bool:
     return any(ast_dotted(base).rsplit(".", 1)[-1] == "TypedDict" for base in cls.index.node.bases)
 
@@ -299,9 +307,10 @@ class Calls(Library):
                         bound.func, [callee, *args], kwargs, opaque, site, frame, statement
                     )
         self._escape(args, kwargs, frame, site, statement)
-        if statement and isinstance(callee, Unknown) and isinstance(callee.key, tuple):
+        base, method = _unknown_attribute(callee)
+        if statement and method:
             # The object whose method is called may be changed, too.
-            self.rewritten.update(callee.key[1:2] if callee.key[:1] == ("attr",) else ())
+            self.rewritten.add(base)
         name = label_of(callee) if not isinstance(callee, Namespace) else callee.name
         key = (
             "call",
@@ -315,27 +324,28 @@ class Calls(Library):
 
     def _note_sum(self, callee: Value, args: list[Value], frame: Frame) -> None:
         """Remembers what a running sum is taken of: those entries count one by one."""
-        summed: Value | None = None
-        tests = frozenset((*frame.state.assumed.items(), *frame.state.under))
+        keys: list[Hashable] = []
         if isinstance(callee, Namespace):
-            if callee.name.rsplit(".", 1)[-1] in ("cumsum", "accumulate"):
-                summed = args[0] if args else None
+            if args and callee.name.rsplit(".", 1)[-1] in ("cumsum", "accumulate"):
+                keys += map(key_of, plain_leaves(self.force(args[0])))
         elif isinstance(callee, Method):
-            summed = callee.receiver if callee.name == "cumsum" else None
-        elif isinstance(callee, Unknown) and isinstance(callee.key, tuple) and len(callee.key) == 3:
-            kind, base, name = callee.key
-            if kind == "attr" and name == "cumsum":
-                self.summed.setdefault(origin(base), []).append(tests)
-        for leaf in plain_leaves(self.force(summed)) if summed is not None else ():
-            self.summed.setdefault(origin(key_of(leaf)), []).append(tests)
+            if callee.name == "cumsum":
+                keys += map(key_of, plain_leaves(self.force(callee.receiver)))
+        else:
+            base, name = _unknown_attribute(callee)
+            keys += [base] if name == "cumsum" else []
+        if keys:
+            tests = frozenset((*frame.state.assumed.items(), *frame.state.under))
+            for key in keys:
+                self.summed.setdefault(origin(key), []).append(tests)
 
     def _note_rewritten(self, callee: Value, out: Value | None) -> None:
         """Remembers what a call replaces the entries of: its ``out``, or the receiver of ``cumsum_``."""
         if isinstance(callee, Method) and callee.name.endswith("_") and callee.name not in KEEP_ELEMENTS:
             self.note_rewritten(self.force(callee.receiver))
-        elif isinstance(callee, Unknown) and isinstance(callee.key, tuple) and len(callee.key) == 3:
-            kind, base, name = callee.key
-            if kind == "attr" and str(name).endswith("_"):
+        else:
+            base, name = _unknown_attribute(callee)
+            if name.endswith("_"):
                 self.rewritten.add(origin(base))
         for leaf in plain_leaves(self.force(out)) if out is not None else ():
             self.note_rewritten(leaf)

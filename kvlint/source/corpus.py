@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from kvlint.roots import above_package
+
 from .disk import Disk, Question, Trace, digest_of_lines
 
 TYPE_CHECKING = False
@@ -368,11 +370,8 @@ class Corpora:
         ]
         if named:
             return min(named, key=len)
-        if not os.path.isfile(os.path.join(folder, "__init__.py")):
-            return None
-        while os.path.isfile(os.path.join(folder, "__init__.py")):
-            folder = os.path.dirname(folder)
-        return folder
+        outside = above_package(folder)
+        return outside if outside != folder else None
 
     def _is_marked(self, folder: str) -> bool:
         found = self._marked.get(folder)

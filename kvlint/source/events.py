@@ -79,7 +79,7 @@ def _advanced_by_calls(
     """Lengths that come from a method that advances them, of an object that the layer is given."""
     annotated = {
         a.arg: ast_dotted(a.annotation)
-        for a in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
+        for a in _arguments(method)
         if isinstance(a.annotation, (ast.Name, ast.Attribute))
     }
     named = {
@@ -270,8 +270,11 @@ def _loaded(node: ast.expr) -> ast.expr:
 
 
 def _parameters(method: Function) -> set[str]:
-    args = method.args
-    return {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)} - {"self", "cls"}
+    return {a.arg for a in _arguments(method)} - {"self", "cls"}
+
+
+def _arguments(method: Function) -> list[ast.arg]:
+    return [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
 
 
 def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
@@ -281,7 +284,7 @@ def _tensor_parameters(method: Function, operators: frozenset[str]) -> set[str]:
     """
     found: set[str] = set()
     parameters = _parameters(method)
-    for arg in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs):
+    for arg in _arguments(method):
         if arg.annotation is not None and ast.unparse(arg.annotation).endswith("Tensor"):
             found.add(arg.arg)
     for node in nodes_of(method):

@@ -14,6 +14,7 @@ import libcst as cst
 from kvlint.contract import catalogue
 from kvlint.contract.call import Call, Event, Scope, Target, Use, View, bind
 from kvlint.contract.keys import origin, within
+from kvlint.contract.paths import may_be_one
 from kvlint.contract.tri import Note, Place
 from kvlint.contract.values import ABSENT, Choice, Join, Tensor, Unknown, Value
 
@@ -437,8 +438,7 @@ class _Reading:
         One that is taken on some paths only may be there because the entries are running sums on the others.
         """
         passed = {*record.path, *record.assumed.items()}
-        if any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in passed):
-            # For one sequence, a length is a running sum.
+        if may_be_one(passed):
             return frozenset()
         return frozenset(
             key

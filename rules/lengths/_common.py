@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from kvlint.contract.call import Arg, Call
 from kvlint.contract.keys import is_input, origin, within
 from kvlint.contract.num import Num
-from kvlint.contract.paths import Cond, decide
-from kvlint.contract.tri import NO, YES, Note, Tri, tri, unknown
+from kvlint.contract.paths import Cond, decide, may_be_one
+from kvlint.contract.tri import NO, Note, Tri, tri
 from kvlint.contract.values import Absent, Const, LengthForm, Number, Sequence, Tensor, Unknown, Value
 
 # Operators whose lengths are int32 tensors, packed or paged by two layout arguments.
@@ -33,22 +33,22 @@ def cumulative(lengths: Arg) -> Tri:
     return lengths.length_form.equals(LengthForm.CUMULATIVE)
 
 
-def counts_up(lengths: Arg) -> Tri:
+def counts_up(lengths: Arg) -> bool:
     """Whether the entries are n, 2n, 3n ...: the running sums of as many tokens for every sequence.
 
     It proves that running sums are right; who wants one length per sequence may count up on purpose.
     """
 
-    def question(value: Value) -> Tri:
-        if isinstance(value, (Tensor, Sequence)):
-            ramp = value.content.ramp
-            if ramp is not None and (ramp.row, ramp.column, ramp.offset.integer) == (0, 1, 1):
-                return YES
-        if isinstance(value, Sequence) and isinstance(value.element, Number):
-            return tri(True) if _is_multiple_of_position(value.element.num) else unknown("", value.place)
-        return unknown("", value.place)
+    def rises(value: Value) -> bool:
+        if not isinstance(value, (Tensor, Sequence)):
+            return False
+        ramp = value.content.ramp
+        if ramp is not None and (ramp.row, ramp.column, ramp.offset.integer) == (0, 1, 1):
+            return True
+        element = value.element if isinstance(value, Sequence) else None
+        return isinstance(element, Number) and _is_multiple_of_position(element.num)
 
-    return lengths.test(question)
+    return bool(lengths.options) and all(map(rises, lengths.options))
 
 
 def _is_multiple_of_position(number: Num) -> bool:
@@ -131,8 +131,7 @@ def is_sum_of(tokens: Num, lengths: Arg) -> bool:
     if within(value.key, call.rewritten):
         # The entries that are summed up need not be those that are passed.
         return False
-    if any(holds and cond.kind == "eq" and cond.const == 1 for cond, holds in call.assumed.items()):
-        # There may be one sequence.
+    if may_be_one(call.assumed.items()):
         return False
     key = atom.key
     if len(key) == 2 and key[0] == "item" and isinstance(key[1], tuple) and key[1][:1] == (("sum",),):

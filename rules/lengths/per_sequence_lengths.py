@@ -218,7 +218,7 @@ class PerSequenceLengths(RunRule):
 def _judge(call: Call, lengths: Arg, when: Tri, tokens: Fact[Num]) -> Verdict:
     if lengths.is_none.yes or one_entry(lengths):
         return NOT_APPLICABLE
-    if counts_up(lengths).yes and not when.no:
+    if counts_up(lengths) and not when.no:
         return PROVED
     if when.yes and tokens.known and is_sum_of(tokens.value, lengths):
         return violated(
